@@ -621,6 +621,17 @@ ORDER BY l.n;
 DELETE FROM public._jobs_steps
 WHERE job_id = $1::uuid AND NOT EXISTS (SELECT FROM public._jobs j WHERE j.id = $1::uuid);
 
+-- ════ drop_flow ════
+
+-- Removes a flow that has no job any more.
+WITH gone AS (
+    DELETE FROM public._jobs_flows f
+    WHERE f.id = $1::uuid AND NOT EXISTS (SELECT FROM public._jobs j WHERE j.flow_id = f.id AND j.flow_id IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM public._jobs_archive a WHERE a.flow_id = f.id AND a.flow_id IS NOT NULL)
+    RETURNING f.id
+)
+DELETE FROM public._jobs_edges WHERE flow_id = ANY (ARRAY(SELECT id FROM gone));
+
 -- ════ drop_signals ════
 
 -- Of jobs that are gone. An id may have been used twice, and the other job is still there.
@@ -678,8 +689,10 @@ past AS MATERIALIZED (
            ) AS before
     FROM j CROSS JOIN jsonb_array_elements(j.history) WITH ORDINALITY AS h (e, n)
 )
-SELECT id AS job_id, 0 AS seq, created AS at, 'enqueued' AS event, 'pending' AS status, 0 AS version, NULL::text AS by,
-       '{}'::jsonb AS data
+SELECT id AS job_id, 0 AS seq, created AS at, 'enqueued' AS event,
+       CASE WHEN if_live IS NULL AND (flow_id IS NULL OR NOT EXISTS (
+           SELECT FROM public._jobs_edges e WHERE e.child = j.id AND e.call IS NULL))
+            THEN 'pending' ELSE 'blocked' END AS status, 0 AS version, NULL::text AS by, '{}'::jsonb AS data
 FROM j
 UNION ALL  -- claims of runs that ended without completing
 SELECT id, version + history_dropped + before, public._jobs_time((e->>'claimed_at')::bigint), 'claimed', 'processing',
@@ -712,7 +725,7 @@ LEFT JOIN LATERAL (
 ) i ON true
 LEFT JOIN LATERAL (
     SELECT id, status, run_at, created FROM public._jobs j
-    WHERE j.topic = s.topic AND j.key = s.key AND j.key IS NOT NULL AND j.line IS NULL
+    WHERE j.topic = s.topic AND j.key = s.key AND j.key IS NOT NULL AND j.line_seq IS NULL
       AND public._jobs_short(j.scope) = public._jobs_short(s.scope)
       AND public._jobs_short(j.scope_id) = public._jobs_short(s.scope_id)
       AND j.status IN ('pending', 'blocked', 'processing', 'waiting', 'cancel_requested')
@@ -735,7 +748,7 @@ LEFT JOIN LATERAL (
 ) i ON true
 LEFT JOIN LATERAL (
     SELECT id, status, run_at, created FROM public._jobs j
-    WHERE j.topic = s.topic AND j.key = s.key AND j.key IS NOT NULL AND j.line IS NULL
+    WHERE j.topic = s.topic AND j.key = s.key AND j.key IS NOT NULL AND j.line_seq IS NULL
       AND public._jobs_short(j.scope) = public._jobs_short(s.scope)
       AND public._jobs_short(j.scope_id) = public._jobs_short(s.scope_id)
       AND j.status IN ('pending', 'blocked', 'processing', 'waiting', 'cancel_requested')
@@ -883,6 +896,216 @@ FROM unnest($1::uuid[]) AS s (id) CROSS JOIN LATERAL (
     SELECT * FROM public._jobs_fires f
     WHERE f.schedule_id = s.id AND ($2::timestamptz IS NULL OR f.fire_at < $2)
     ORDER BY f.fire_at DESC LIMIT $3::int) f;
+
+-- ════ flow_awaited ════
+
+-- Which of these jobs ($2) have children that still wait for their end. $1: their lines.
+SELECT DISTINCT e.parent::text FROM public._jobs_edges e
+WHERE e.line = ANY ($1::text[]) AND e.parent = ANY ($2::uuid[]) AND e.ended IS NULL;
+
+-- ════ flow_children ════
+
+-- The edges in these lines ($1) that don't say how their parents stand: $2 and $3, NULL: the parent is live. At most $4. An edge
+-- from a parent that is gone keeps its end.
+SELECT e.child::text, e.parent::text
+FROM public._jobs_edges e JOIN unnest($2::uuid[], $3::text[]) AS p (id, ended) ON p.id = e.parent
+WHERE e.line = ANY ($1::text[]) AND e.ended IS DISTINCT FROM p.ended
+  AND (e.ended IS NULL OR p.ended IS DISTINCT FROM 'deleted')
+ORDER BY e.child, e.parent LIMIT $4::int;
+
+-- ════ flow_count_edges ════
+
+-- How many edges lead to these jobs, by call, and how many of them are open.
+SELECT e.child::text, e.call, count(*)::int, count(*) FILTER (WHERE e.ended IS NULL)::int
+FROM unnest($1::uuid[]) AS s (id) JOIN public._jobs_edges e ON e.child = s.id GROUP BY 1, 2;
+
+-- ════ flow_drop_children ════
+
+DELETE FROM public._jobs_edges WHERE child = ANY ($1::uuid[]) AND call IS NOT NULL;
+
+-- ════ flow_drop_edges ════
+
+DELETE FROM public._jobs_edges WHERE child = ANY ($1::uuid[]);
+
+-- ════ flow_edges ════
+
+-- All edges that lead to these jobs.
+SELECT e.child, e.parent, e.flow_id, e.name, e.line, e.if_failed, e.condition, e.fills, e.call, e.place, e.owner, e.ended, e.verdict, e.result::text, e.error
+FROM unnest($1::uuid[]) AS s (id) JOIN public._jobs_edges e ON e.child = s.id
+ORDER BY e.child, e.call, e.place, e.parent;
+
+-- ════ flow_edges_between ════
+
+-- The edges with these children ($1) and parents ($2): by the primary key, whatever else leads to the children.
+SELECT e.child, e.parent, e.flow_id, e.name, e.line, e.if_failed, e.condition, e.fills, e.call, e.place, e.owner, e.ended, e.verdict, e.result::text, e.error
+FROM unnest($1::uuid[], $2::uuid[]) AS s (child, parent)
+JOIN public._jobs_edges e ON e.child = s.child AND e.parent = s.parent
+ORDER BY e.child, e.call, e.place, e.parent;
+
+-- ════ flow_edges_of_flow ════
+
+-- All edges of a flow, without what is stored of results.
+SELECT e.child, e.parent, e.flow_id, e.name, e.line, e.if_failed, e.condition, e.fills, e.call, e.place, e.owner, e.ended, e.verdict, NULL::text, NULL::text
+FROM public._jobs_edges e WHERE e.flow_id = $1::uuid ORDER BY e.child, e.call, e.place, e.parent;
+
+-- ════ flow_forgive ════
+
+-- A person wants these jobs to run: parents that have ended don't keep them from it.
+UPDATE public._jobs_edges SET verdict = 'pass' WHERE child = ANY ($1::uuid[]) AND call IS NULL AND ended IS NOT NULL;
+
+-- ════ flow_held ════
+
+SELECT DISTINCT e.child::text FROM public._jobs_edges e
+WHERE e.child = ANY ($1::uuid[]) AND e.verdict = 'hold'
+  AND NOT EXISTS (SELECT FROM public._jobs_edges o WHERE o.child = e.child AND o.call IS NULL AND o.ended IS NULL);
+
+-- ════ flow_insert_on_conn ════
+
+-- Writes a flow and its edges, given as {flow: …, edges: […], lines: […]}. A repeat changes nothing. `lines`: of parents that
+-- have ended already: `advance` looks at them.
+WITH given AS MATERIALIZED (SELECT $1::text::json AS g),
+made AS (
+    INSERT INTO public._jobs_flows AS f (id, name, by, jobs, nodes, created, looked)
+    SELECT (g->'flow'->>'id')::uuid, g->'flow'->>'name', g->'flow'->>'by', (g->'flow'->>'jobs')::int, g->'flow'->'nodes',
+           clock_timestamp(), clock_timestamp()
+    FROM given
+    ON CONFLICT (id) DO UPDATE SET jobs = f.jobs + (SELECT (g->'flow'->>'more')::int FROM given)
+    WHERE (SELECT (g->'flow'->>'more')::int FROM given) > 0
+    RETURNING 1
+),
+edged AS (
+    INSERT INTO public._jobs_edges (child, parent, flow_id, name, line, if_failed, condition, fills, call, place, owner)
+    SELECT s.child, s.parent, s.flow_id, s.name, s.line, s.if_failed, s.condition, s.fills, s.call, s.place, s.owner
+    FROM given, json_to_recordset(g->'edges') AS s (
+        child uuid, parent uuid, flow_id uuid, name text, line text, if_failed text, condition text, fills bool,
+        call int, place int, owner text)
+    ON CONFLICT DO NOTHING RETURNING 1
+),
+noted AS (
+    INSERT INTO public._jobs_ends (line) SELECT value FROM given, json_array_elements_text(g->'lines') RETURNING 1
+)
+SELECT ((SELECT count(*) FROM made) + (SELECT count(*) FROM edged) + (SELECT count(*) FROM noted))::text;
+
+-- ════ flow_jobs ════
+
+-- The ids of all jobs of a flow that are there, with their statuses.
+SELECT j.id::text, j.status FROM public._jobs j WHERE j.flow_id = $1::uuid AND j.flow_id IS NOT NULL
+UNION ALL
+SELECT a.id::text, 'completed' FROM public._jobs_archive a WHERE a.flow_id = $1::uuid AND a.flow_id IS NOT NULL;
+
+-- ════ flow_nodes ════
+
+SELECT nodes::text FROM public._jobs_flows WHERE id = $1::uuid;
+
+-- ════ flow_outside_on_conn ════
+
+-- Locks jobs that a new flow waits for, in the order of ids, and lets their ends be noted. Answers [[id, status, line], …]; of
+-- jobs in the archive, the status is completed.
+WITH s AS MATERIALIZED (SELECT value::uuid AS id FROM json_array_elements_text($1::text::json) ORDER BY 1),
+held AS MATERIALIZED (
+    SELECT h.* FROM s CROSS JOIN LATERAL (
+        SELECT j.id, j.ctid AS tid, j.status, j.line FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
+    ) h
+),
+noted AS (
+    UPDATE public._jobs j SET line = replace(j.id::text, '-', '') || ':job'
+    WHERE j.ctid = ANY (ARRAY(SELECT tid FROM held WHERE line IS NULL)) RETURNING j.id
+),
+old AS MATERIALIZED (
+    SELECT a.id FROM s CROSS JOIN LATERAL (
+        SELECT a.id FROM public._jobs_archive a WHERE a.id >= s.id AND a.id <= s.id ORDER BY a.id LIMIT 1
+    ) a WHERE s.id NOT IN (SELECT id FROM held)
+)
+SELECT coalesce(json_agg(json_build_array(id, status, coalesce(line, replace(id::text, '-', '') || ':job'))), '[]')::text
+FROM (SELECT id, status, line FROM held UNION ALL SELECT id, 'completed', NULL FROM old) found
+WHERE (SELECT count(*) FROM noted) >= 0;
+
+-- ════ flow_own ════
+
+-- The run must hold its job. Its job is the owner of children from now on: it belongs to the flow, and its end is noted. Nothing
+-- is written if the job is being cancelled.
+WITH held AS MATERIALIZED (
+    SELECT j.ctid AS tid, j.status, j.version, j.locked_by FROM public._jobs j WHERE j.id = $1::uuid FOR NO KEY UPDATE
+),
+run AS MATERIALIZED (
+    SELECT tid, status FROM held
+    WHERE version = $2::int AND locked_by = coalesce($3::text, locked_by) AND status IN ('processing', 'cancel_requested')
+),
+owned AS (
+    UPDATE public._jobs j SET flow_id = coalesce(j.flow_id, $4::uuid),
+           line = coalesce(j.line, replace(j.id::text, '-', '') || ':job')
+    WHERE j.ctid = ANY (ARRAY(SELECT tid FROM run WHERE status = 'processing')) RETURNING j.line
+)
+SELECT (SELECT line FROM owned), status FROM run;
+
+-- ════ flow_parents ════
+
+-- How jobs stand: those of $2, and those that stand in the lines of $1 and that others wait for. By ranges in the archive: see
+-- read.sql. A job that is in neither table is gone. The last column: no true condition has led to it.
+WITH noted AS MATERIALIZED (
+    SELECT DISTINCT e.parent AS id FROM public._jobs_edges e WHERE e.line = ANY ($1::text[])
+    UNION SELECT id FROM unnest($2::uuid[]) AS s (id)
+)
+SELECT n.id::text, coalesce(j.status, a.status), coalesce(j.result, a.result), coalesce(j.error, a.error),
+       j.status = 'cancelled' AND EXISTS (
+           SELECT FROM public._jobs_edges e WHERE e.child = n.id AND e.verdict = 'untaken') IS TRUE
+FROM noted n
+LEFT JOIN LATERAL (
+    SELECT j.status, NULL::text AS result, left(j.last_error, 10000) AS error FROM public._jobs j WHERE j.id = n.id
+) j ON true
+LEFT JOIN LATERAL (
+    SELECT 'completed' AS status, a.result::text AS result, NULL::text AS error FROM public._jobs_archive a
+    WHERE a.id >= n.id AND a.id <= n.id ORDER BY a.id LIMIT 1
+) a ON j.status IS NULL;
+
+-- ════ flow_started ════
+
+-- The jobs that stand in these lines and have started others, and those others.
+SELECT e.child::text, e.parent::text FROM public._jobs_edges e
+WHERE e.owner = ANY ($1::text[]) AND e.owner IS NOT NULL AND e.call IS NOT NULL ORDER BY e.child, e.place;
+
+-- ════ flow_waited ════
+
+-- Which of these jobs have waited for others.
+SELECT DISTINCT e.child::text FROM public._jobs_edges e WHERE e.child = ANY ($1::uuid[]) AND e.call IS NULL;
+
+-- ════ flow_watched ════
+
+SELECT DISTINCT e.line FROM public._jobs_edges e WHERE e.line = ANY ($1::text[]);
+
+-- ════ flow_write_edges ════
+
+-- Writes what has changed of edges. Their children are locked.
+UPDATE public._jobs_edges e SET fills = s.fills, ended = s.ended, verdict = s.verdict, result = s.result, error = s.error
+FROM json_to_recordset($1::text::json) AS s (child uuid, parent uuid, fills bool, ended text, verdict text, result json, error text)
+WHERE e.child = s.child AND e.parent = s.parent;
+
+-- ════ flows ════
+
+-- Flows, the newest first: $1 by id, NULL: all; $2: below this id; $3: at most so many; $4: of this name; NULL: any.
+WITH f AS MATERIALIZED (
+    SELECT id, name, by, jobs, created FROM public._jobs_flows
+    WHERE ($1::uuid[] IS NULL OR id = ANY ($1::uuid[])) AND ($2::uuid IS NULL OR id < $2::uuid)
+      AND ($4::text IS NULL OR name = $4::text)
+    ORDER BY id DESC LIMIT $3::int
+)
+SELECT f.id::text, f.name, f.by, f.jobs, f.created, c.counts::text, c.untaken, c.held
+FROM f CROSS JOIN LATERAL (
+    SELECT coalesce(json_object_agg(s.status, s.n), '{}') AS counts, coalesce(sum(s.untaken), 0)::int AS untaken,
+           coalesce(sum(s.held), 0)::int AS held
+    FROM (
+        SELECT j.status, count(*)::int AS n,
+               count(*) FILTER (WHERE j.status = 'cancelled' AND EXISTS (
+                   SELECT FROM public._jobs_edges e WHERE e.child = j.id AND e.verdict = 'untaken'))::int AS untaken,
+               count(*) FILTER (WHERE j.status = 'blocked' AND EXISTS (
+                   SELECT FROM public._jobs_edges e WHERE e.child = j.id AND e.verdict = 'hold'))::int AS held
+        FROM public._jobs j WHERE j.flow_id = f.id AND j.flow_id IS NOT NULL GROUP BY j.status
+        UNION ALL
+        SELECT 'completed', count(*)::int, 0, 0 FROM public._jobs_archive a
+        WHERE a.flow_id = f.id AND a.flow_id IS NOT NULL HAVING count(*) > 0
+    ) s
+) c
+ORDER BY f.id DESC;
 
 -- ════ fold_counts ════
 
@@ -1198,18 +1421,18 @@ s AS (
     SELECT * FROM json_to_recordset($1::text::json) AS s (
         n int, id uuid, topic text, payload json, priority int, run_at bigint, delay float8, expires_at bigint,
         key text, scope text, scope_id text, template_version int, max_retries int, timeout float8, tags jsonb,
-        trace text, if_live text, line text)
+        trace text, if_live text, line text, flow_id uuid, blocked bool)
 ),
 ins AS (
     INSERT INTO public._jobs (
         id, topic, payload, status, priority, run_at, ready, expires_at, key, scope, scope_id, template_version,
-        max_retries, timeout, tags, trace, created, updated, stray, if_live, line, line_seq)
-    SELECT s.id, s.topic, s.payload, CASE WHEN s.line IS NULL THEN 'pending' ELSE 'blocked' END, s.priority,
+        max_retries, timeout, tags, trace, created, updated, stray, if_live, line, line_seq, flow_id)
+    SELECT s.id, s.topic, s.payload, CASE WHEN s.blocked IS TRUE THEN 'blocked' ELSE 'pending' END, s.priority,
            coalesce(public._jobs_time(s.run_at), now + s.delay * interval '1 second'),
-           s.line IS NULL AND coalesce(public._jobs_time(s.run_at) <= now, s.delay = 0),
+           s.blocked IS NOT TRUE AND coalesce(public._jobs_time(s.run_at) <= now, s.delay = 0),
            public._jobs_time(s.expires_at), s.key, s.scope, s.scope_id, s.template_version, s.max_retries, s.timeout,
            s.tags, s.trace, now, now, s.id < low OR s.id >= high, s.if_live, s.line,
-           CASE WHEN s.line IS NOT NULL THEN nextval('public._jobs_line_seq') END
+           CASE WHEN s.if_live IS NOT NULL THEN nextval('public._jobs_line_seq') END, s.flow_id
     -- Batches that take keys in the same order can't deadlock. The jobs of a line get their places in this order, too.
     FROM (SELECT * FROM s ORDER BY s.topic, s.key, coalesce(s.scope, ''), coalesce(s.scope_id, ''), s.n) s, clock
     ON CONFLICT DO NOTHING
@@ -1591,6 +1814,26 @@ WHERE (schedule_id, fire_at) IN (
     SELECT schedule_id, fire_at FROM public._jobs_fires
     WHERE job_id IS NULL AND at < clock_timestamp() - $2::float8 * interval '1 second' LIMIT $1::int)
 RETURNING 1;
+
+-- ════ prune_flows ════
+
+-- Removes flows that have no job any more. Each is looked at once an hour, and not in its first minutes. $1: at most so many.
+WITH old AS MATERIALIZED (
+    SELECT f.id FROM public._jobs_flows f WHERE f.looked < clock_timestamp() - interval '1 hour'
+    ORDER BY f.looked LIMIT $1::int FOR UPDATE SKIP LOCKED
+),
+gone AS MATERIALIZED (
+    SELECT o.id FROM old o
+    WHERE NOT EXISTS (SELECT FROM public._jobs j WHERE j.flow_id = o.id AND j.flow_id IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM public._jobs_archive a WHERE a.flow_id = o.id AND a.flow_id IS NOT NULL)
+),
+edges AS (DELETE FROM public._jobs_edges WHERE flow_id = ANY (ARRAY(SELECT id FROM gone))),
+dropped AS (DELETE FROM public._jobs_flows WHERE id = ANY (ARRAY(SELECT id FROM gone))),
+seen AS (
+    UPDATE public._jobs_flows SET looked = clock_timestamp()
+    WHERE id = ANY (ARRAY(SELECT id FROM old)) AND id <> ALL (ARRAY(SELECT id FROM gone))
+)
+SELECT count(*)::int FROM old;
 
 -- ════ read_jobs ════
 
@@ -2919,14 +3162,14 @@ ORDER BY s.job_id, s.position, s.name, s.n;
 -- ════ stored_rows ════
 
 -- Newest first, along the primary key; one snapshot, so that a job that is being completed is not seen twice.
-SELECT j.id, j.topic, j.status, j.ready, j.version, j.retries, j.max_retries, j.key, j.if_live, j.scope, j.scope_id, j.waits_for, j.locked_by, j.locked_until, j.finished_at, j.history, j.history_dropped, j.step, EXISTS (SELECT 1 FROM public._jobs_archive a WHERE a.id = j.id) AS twice,
+SELECT j.id, j.topic, j.status, j.ready, j.version, j.retries, j.max_retries, j.key, j.if_live, j.scope, j.scope_id, j.flow_id, j.waits_for, j.locked_by, j.locked_until, j.finished_at, j.history, j.history_dropped, j.step, EXISTS (SELECT 1 FROM public._jobs_archive a WHERE a.id = j.id) AS twice,
        EXISTS (SELECT 1 FROM public._jobs_steps s WHERE s.job_id = j.id) AS has_steps
 FROM public._jobs j WHERE j.id < $1::uuid ORDER BY j.id DESC LIMIT $2::int;
 
 -- ════ stored_rows_archived ════
 
 -- Newest first, along the primary key; one snapshot, so that a job that is being completed is not seen twice.
-SELECT j.id, j.topic, 'completed', false, j.version, j.retries, j.max_retries, j.key, j.if_live, j.scope, j.scope_id, NULL, j.locked_by, NULL, j.finished_at, j.history, j.history_dropped, j.step, EXISTS (SELECT 1 FROM public._jobs a WHERE a.id = j.id) AS twice,
+SELECT j.id, j.topic, 'completed', false, j.version, j.retries, j.max_retries, j.key, j.if_live, j.scope, j.scope_id, j.flow_id, NULL, j.locked_by, NULL, j.finished_at, j.history, j.history_dropped, j.step, EXISTS (SELECT 1 FROM public._jobs a WHERE a.id = j.id) AS twice,
        EXISTS (SELECT 1 FROM public._jobs_steps s WHERE s.job_id = j.id) AS has_steps
 FROM public._jobs_archive j WHERE j.id < $1::uuid ORDER BY j.id DESC LIMIT $2::int;
 
@@ -3079,6 +3322,7 @@ moved AS (
         locked_by = CASE WHEN p.change ? 'locked_by' THEN (p.change->>'locked_by')::text ELSE j.locked_by END,
         step = CASE WHEN p.change ? 'step' THEN (p.change->>'step')::text ELSE j.step END,
         waits_for = CASE WHEN p.change ? 'waits_for' THEN (p.change->>'waits_for')::text ELSE j.waits_for END,
+        line = CASE WHEN p.change ? 'line' THEN (p.change->>'line')::text ELSE j.line END,
         priority = CASE WHEN p.change ? 'priority' THEN (p.change->>'priority')::int ELSE j.priority END,
         retries = CASE WHEN p.change ? 'retries' THEN (p.change->>'retries')::int ELSE j.retries END,
         crashes = CASE WHEN p.change ? 'crashes' THEN (p.change->>'crashes')::int ELSE j.crashes END,

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode, format_span_id, format_trace_id
 
-from rowlock import Context, Final, Jobs, Snooze, otel
+from rowlock import Context, Filter, Final, Jobs, Snooze, otel
 from rowlock.access import identity
 from rowlock.context import Interruption
 from rowlock.errors import InvalidInput
@@ -205,7 +205,7 @@ async def test_what_a_handler_enqueues_is_a_child_of_its_run(jobs: Jobs, spans: 
     assert parent_of(to_two) == traceparent(one)
     assert_linked(two, to_two)
     assert parent_of(to_three) == traceparent(two)
-    [third] = (await jobs.list(limit=1)).items
+    [third] = (await jobs.list(Filter(topics=["third"]))).items
     assert third.trace == traceparent(to_three)
 
 

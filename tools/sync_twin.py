@@ -14,6 +14,7 @@ GROUPS = {  # attribute of Jobs → its class, and the module that has it
     "audit": ("Audit", "client/audit.py"),
     "bulk": ("BulkActions", "client/bulk.py"),
     "failures": ("FailureGroups", "client/failures.py"),
+    "flows": ("Flows", "client/flows.py"),
     "schedules": ("Schedules", "client/schedules.py"),
     "templates": ("Templates", "client/templates.py"),
     "tokens": ("Tokens", "client/tokens.py"),
@@ -41,6 +42,7 @@ from rowlock.client.audit import Audit
 from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
 from rowlock.client.failures import FailureGroups
+from rowlock.client.flows import EnqueuedFlow, FlowDraft, FlowPage, Flows, FlowView, Graph
 from rowlock.client.portal import drive, refuse_in_loop
 from rowlock.client.schedules import BackfillTime, Preview, SchedulePage, Schedules
 from rowlock.client.signals import Key
@@ -52,6 +54,7 @@ from rowlock.client.verify import Report
 from rowlock.client.why import Why
 from rowlock.client.workers import Workers
 from rowlock.core.cron import When
+from rowlock.core.flows import IfFailed
 from rowlock.core.job import Event, Job, Log
 from rowlock.core.schedules import Fired, IfLiveJob, Missed, Schedule, State
 from rowlock.core.templates import Stored, Unreadable
@@ -93,6 +96,10 @@ class SyncJobs:
             self.stop()
         self._async._stores.close_from_sync()
 
+    def flow(self, name: str) -> SyncFlow:
+        """Begin a flow: jobs that wait for each other. `flow.add` adds jobs, `flow.enqueue` enqueues all of them."""
+        return SyncFlow(name, self)
+
     def _run(self, verb: Callable[[], Coroutine[Any, Any, T]], conn: Any = None) -> T:
         refuse_in_loop()
         stores = self._async._stores
@@ -103,6 +110,20 @@ class SyncJobs:
         if self._async.definitions.is_stale:
             stores.portal.run(self._async.definitions.refresh)  # … not even for templates
         return drive(verb())
+'''
+
+FLOW = '''
+
+class SyncFlow(FlowDraft):
+    """Made by `jobs.sync.flow(name)`."""
+
+    def __init__(self, name: str, jobs: SyncJobs) -> None:
+        super().__init__(name, jobs._async._flow_parts)
+        self._run = jobs._run
+
+    def enqueue(self, *, conn: Any = None, notify: bool | None = None, by: str | None = None) -> EnqueuedFlow:
+        """Add all jobs in one transaction: all or none. With `conn=`, in that of the caller."""
+        return self._run(lambda: self._enqueue(conn, notify, by), conn)
 '''
 
 GROUP = '''
@@ -120,7 +141,7 @@ SKIPPED = {"open", "close"}  # by hand, above
 
 def twin() -> str:
     groups = "".join(f"        self.{name} = Sync{kind}(jobs.{name}, self)\n" for name, (kind, _) in GROUPS.items())
-    text = HEAD.replace("{groups}", groups) + _methods("Jobs", "jobs.py")
+    text = HEAD.replace("{groups}", groups) + _methods("Jobs", "jobs.py") + FLOW
     for name, (kind, module) in GROUPS.items():
         text += GROUP.format(kind=kind, name=name) + _methods(kind, module)
     return text
@@ -144,13 +165,15 @@ def _method(verb: ast.AsyncFunctionDef) -> str:
     names = [argument.arg for argument in [*arguments.args[1:], *arguments.kwonlyargs]]
     passed = [argument.arg for argument in arguments.args[1:]]
     passed += [f"{argument.arg}={argument.arg}" for argument in arguments.kwonlyargs]
+    if arguments.vararg is not None:
+        passed.insert(0, f"*{arguments.vararg.arg}")
     conn = ", conn" if "conn" in names else ""
     if arguments.kwarg is not None:
         passed.append(f"**{arguments.kwarg.arg}")
         conn = f', {arguments.kwarg.arg}.get("conn")'
     documentation = ast.get_docstring(verb, clean=False)
     assert documentation, f"{verb.name} needs a docstring"
-    assert arguments.vararg is None, f"{verb.name}: *args are not handed over"
+    assert arguments.vararg is None or not arguments.args[1:], f"{verb.name}: arguments before *args"
     return (
         f"\n    {signature}\n"
         f'        """{documentation}"""\n'

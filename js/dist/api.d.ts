@@ -26,6 +26,18 @@ export interface CloneBody {
     tags?: string[] | null;
     timeout?: number | null;
 }
+/**
+ * The job `child` waits for the job `parent`. `ended`: how the parent has ended; null: it has not. `call`: the
+ * child has started the parent, by its n-th ctx.gather.
+ */
+export interface EdgeBody {
+    call: number | null;
+    child: string;
+    ended: string | null;
+    if_failed: string;
+    parent: string;
+    when: string | null;
+}
 export interface EnqueueBody {
     delay?: number | null;
     expires_at?: Time | null;
@@ -63,6 +75,72 @@ export interface Event {
     seq: number;
     status: Status | null;
     version: number;
+}
+/**
+ * A flow. `status`: held means that nothing runs, and a person must decide. `progress`: percent of its jobs that
+ * have ended. `jobs`: how many it has had; those that were pruned count as ended. `counts`: jobs that are there, by
+ * status. `held`: jobs that wait for a person.
+ */
+export interface FlowBody {
+    by: string | null;
+    counts: Record<string, number>;
+    created: Time;
+    held: number;
+    id: string;
+    jobs: number;
+    name: string;
+    progress: number;
+    status: "running" | "held" | "completed" | "failed" | "cancelled";
+}
+/**
+ * A new flow. Its jobs may stand in any order. `id`: your own id of the flow; if it is sent twice, there is one
+ * flow.
+ */
+export interface FlowCreateBody {
+    id?: string | null;
+    jobs: FlowJob[];
+    name: string;
+}
+/** `jobs`: by their names in the flow. */
+export interface FlowCreated {
+    id: string;
+    jobs: Record<string, EnqueuedBody>;
+    name: string;
+}
+/**
+ * A job of a new flow, with all options of a job. `name`: in `after`, in conditions and on the page; default: from
+ * its topic. `after`: the jobs that it waits for: names of jobs of this flow, or ids of other jobs. `if_failed`: what
+ * happens if one of them failed, expired or was cancelled. `when`: a condition on how they end, instead of if_failed:
+ * `pay.result.amount > 100`. If it is false, the job is cancelled as not taken. `{"$result": "pay.amount"}` in the
+ * payload stands for a part of the result of the job `pay`, and implies `after`.
+ */
+export interface FlowJob {
+    after?: string[];
+    delay?: number | null;
+    expires_at?: Time | null;
+    id?: string | null;
+    /** Default: "cancel" */
+    if_failed?: "cancel" | "hold" | "run";
+    if_live?: "queue" | "reject" | "replace" | null;
+    key?: string | null;
+    max_retries?: number | null;
+    name?: string | null;
+    payload?: Record<string, unknown>;
+    priority?: number | "explicit" | "discovered" | "backfill" | null;
+    run_at?: Time | null;
+    scope?: string | null;
+    scope_id?: string | null;
+    tags?: string[] | null;
+    timeout?: number | null;
+    topic: string;
+    version?: number | null;
+    when?: string | null;
+}
+/** A flow, its jobs and what they wait for. Parents come before their children. */
+export interface GraphAnswer {
+    edges: EdgeBody[];
+    flow: FlowBody;
+    nodes: NodeBody[];
 }
 export interface HeartbeatAnswer {
     items: HoldBody[];
@@ -177,6 +255,26 @@ export interface LogLine {
     level: string;
     text: string;
     version: number;
+}
+/**
+ * A job of a flow. If it was deleted or pruned, `topic`, `progress` and the times are null, and `status` is the
+ * last that its children know of. `held`: it waits for a person. `taken` false: no true condition has led to it.
+ * `outside`: it is not part of the flow, which only waits for it. `call`: a job of the flow has started it, by its
+ * n-th ctx.gather.
+ */
+export interface NodeBody {
+    call: number | null;
+    created: Time | null;
+    finished_at: Time | null;
+    held: boolean;
+    id: string;
+    name: string;
+    outside: boolean;
+    progress: number | null;
+    started_at: Time | null;
+    status: "pending" | "blocked" | "processing" | "waiting" | "cancel_requested" | "completed" | "failed" | "expired" | "cancelled" | null;
+    taken: boolean;
+    topic: string | null;
 }
 /**
  * What is different in its next run. `version`: requeue only if the job has not run again since. Results of steps
@@ -304,7 +402,7 @@ export interface TokenCreateBody {
     name?: string | null;
     scope?: string | null;
     scope_id?: string | null;
-    scopes?: ("read" | "enqueue" | "cancel" | "manage" | "templates" | "schedules" | "tokens" | "worker" | "admin")[] | null;
+    scopes?: ("read" | "enqueue" | "cancel" | "manage" | "templates" | "schedules" | "flows" | "tokens" | "worker" | "admin")[] | null;
     seconds?: number | null;
     topics?: string[] | null;
 }

@@ -1,3 +1,4 @@
+import { FlowsClient } from "./flows.ts";
 import { JobsClient } from "./jobs.ts";
 import { type Options } from "./request.ts";
 import { TokensClient } from "./tokens.ts";
@@ -8,6 +9,7 @@ import type { AnyTopics, TopicMap } from "./types.ts";
  */
 export declare class Rowlock<Topics extends TopicMap<Topics> = AnyTopics> {
     readonly jobs: JobsClient<Topics>;
+    readonly flows: FlowsClient<Topics>;
     readonly tokens: TokensClient;
     constructor(url: string | URL, options?: Options);
 }

@@ -48,5 +48,3 @@ export declare class ConnectionFailed extends RowlockError {
 /** The time of `jobs.wait` is over, and the job has not ended. */
 export declare class WaitTimeout extends RowlockError {
 }
-/** Return the error for an answer that is no success. */
-export declare function refusal(answer: Response, text: string): RequestError;

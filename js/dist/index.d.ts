@@ -1,5 +1,6 @@
 export { Rowlock } from "./client.ts";
 export { BadRequest, Conflict, ConnectionFailed, NotAllowed, NotAuthenticated, NotFound, RequestError, RowlockError, ServerError, TooMany, WaitTimeout, } from "./errors.ts";
+export type { FlowJob, FlowsClient, NewFlow, Result } from "./flows.ts";
 export type { Enqueued, JobsClient, Key, Page, View } from "./jobs.ts";
 export type { List } from "./pages.ts";
 export type { AskForToken, Options, Token } from "./request.ts";

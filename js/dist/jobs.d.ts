@@ -1,6 +1,6 @@
-import type { BatchItem, CloneBody, Event as JobEvent, ListAnswer, LiveJob, LogLine, RequeueBody, StatsAnswer, UpdateBody, WhyBody } from "./api.ts";
+import type { BatchItem, CloneBody, Event as JobEvent, FlowCreated, ListAnswer, LiveJob, LogLine, RequeueBody, StatsAnswer, UpdateBody, WhyBody } from "./api.ts";
+import { type FlowJob } from "./flows.ts";
 import { List } from "./pages.ts";
-import { type Requests } from "./request.ts";
 import type { Abortable, AnyTopics, Asked, EnqueueOptions, Filter, Job, NewJob, TopicMap, TopicOf } from "./types.ts";
 /** One of the jobs that `enqueueMany` added. `existing`: a job with this key or id was there already. */
 export type Enqueued = BatchItem;
@@ -28,7 +28,6 @@ export interface View {
 }
 export declare class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
     #private;
-    constructor(requests: Requests);
     /**
      * Add a job, and return its id. If a live job has the same key, this is the id of that job.
      * The client makes the id before it sends the request, so a retry adds no second job. Calls that are made at the same time share requests.
@@ -39,6 +38,14 @@ export declare class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
      * the earlier ones stay. To repeat such a call safely, give each job an `id`.
      */
     enqueueMany(jobs: readonly NewJob<Topics>[], { signal }?: Abortable): Promise<Enqueued[]>;
+    /**
+     * Add jobs that run one after the other: all or none. The first ones may be ids of jobs that are there. A payload may hold the result of an
+     * earlier job, by its topic: `{ amount: { $result: "charge.amount" } }`.
+     */
+    chain(jobs: readonly (string | FlowJob<Topics>)[], { name, ifFailed, signal }?: {
+        name?: string;
+        ifFailed?: "cancel" | "run" | "hold";
+    } & Abortable): Promise<FlowCreated>;
     get<Topic extends TopicOf<Topics> = TopicOf<Topics>>(id: string, { signal }?: Abortable): Promise<Job<Topics, Topic>>;
     /**
      * The jobs that meet the filter, the newest first. `limit`: of one page.
@@ -78,6 +85,8 @@ export declare class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
     cancel(id: string, { signal, ...body }?: Reason): Promise<Job<Topics> | {
         id: string;
     }>;
+    /** Let a job run that a flow holds. */
+    release(id: string, { signal, ...body }?: Reason): Promise<Job<Topics>>;
     /** Change a pending job. */
     update(id: string, { signal, ...body }: Asked<UpdateBody> & Abortable): Promise<Job<Topics>>;
     /** Delete a job that is not running. */

@@ -1,9 +1,10 @@
-import { Conflict, RequestError, WaitTimeout } from "./errors.js";
+import { Conflict, WaitTimeout } from "./errors.js";
+import { createFlow } from "./flows.js";
 import { newId } from "./ids.js";
 import { List } from "./pages.js";
 import { backoff, mayRepeat, part, pause } from "./request.js";
 import { liveJobs } from "./stream.js";
-import { batches, Together } from "./together.js";
+import { batches, isOwn, Together } from "./together.js";
 const POLL = 25;
 const LIVE = new Set(["pending", "blocked", "processing", "waiting", "cancel_requested"]);
 const ENDED = new Set(["completed", "failed", "expired", "cancelled"]);
@@ -41,6 +42,22 @@ export class JobsClient {
             }
         }
         return done;
+    }
+    async chain(jobs, { name = "chain", ifFailed = "cancel", signal } = {}) {
+        const links = [];
+        let after = [];
+        for (const job of jobs) {
+            if (typeof job !== "string") {
+                const id = job.id ?? newId();
+                links.push({ ifFailed, ...job, id, after });
+                after = [id];
+            }
+            else if (links.length)
+                throw new TypeError("Ids of jobs that are there come first");
+            else
+                after.push(job);
+        }
+        return createFlow(this.#requests, { name, jobs: links }, signal);
     }
     get(id, { signal } = {}) {
         return this.#requests.send("GET", `/api/jobs/${part(id)}`, { signal });
@@ -127,6 +144,9 @@ export class JobsClient {
     cancel(id, { signal, ...body } = {}) {
         return this.#requests.send("POST", `/api/jobs/${part(id)}/cancel`, { body, signal });
     }
+    release(id, { signal, ...body } = {}) {
+        return this.#requests.send("POST", `/api/jobs/${part(id)}/release`, { body, signal });
+    }
     update(id, { signal, ...body }) {
         return this.#requests.send("PATCH", `/api/jobs/${part(id)}`, { body, signal });
     }
@@ -153,7 +173,6 @@ export class JobsClient {
         return this.#requests.send("GET", `/api/jobs/${part(id)}/why`, { signal });
     }
 }
-const isOwn = (error) => error instanceof RequestError && error.code === "key_taken" && error.field === "id";
 function isEnded(job) {
     return ENDED.has(job.status) || (!LIVE.has(job.status) && job.finished_at !== null);
 }

@@ -1,4 +1,3 @@
-import type { Ask, Requests } from "./request.ts";
 /** A list. Iterate over all its items, over its pages, or get one page. Nothing is requested before. */
 export declare class List<Item, Page extends {
     items: Item[];
@@ -8,7 +7,6 @@ export declare class List<Item, Page extends {
     next: string | null;
 }> {
     #private;
-    constructor(requests: Requests, path: string, ask: Ask);
     /** Return one page: the first, or the one behind the cursor that another page had as `next`. */
     page(cursor?: string | null): Promise<Page>;
     pages(): AsyncGenerator<Page, void, void>;

@@ -9,6 +9,8 @@ export declare class Together {
     /** Return the id of the new job, or of the live job that has its key. An abort ends the call at once; its job may be stored all the same. */
     enqueue(job: Named, signal: AbortSignal | undefined): Promise<string>;
 }
+/** True if the server refuses an id that this client has made: then an earlier try added the job, and this caller may add jobs but not see them. */
+export declare const isOwn: (error: unknown) => boolean;
 /** Cut jobs into the bodies of requests. */
 export declare function batches(jobs: readonly Named[]): Generator<{
     text: string;

@@ -1,4 +1,4 @@
-import { BadRequest, Conflict, NotAllowed, NotFound } from "./errors.js";
+import { BadRequest, Conflict, NotAllowed, NotFound, RequestError } from "./errors.js";
 import { unlessAborted } from "./request.js";
 const MOST_JOBS = 1000;
 const MOST_BYTES = 1 << 20;
@@ -66,6 +66,7 @@ export class Together {
         }
     }
 }
+export const isOwn = (error) => error instanceof RequestError && error.code === "key_taken" && error.field === "id";
 const isAboutJobs = (error) => error instanceof BadRequest || error instanceof Conflict || error instanceof NotAllowed || error instanceof NotFound;
 export function* batches(jobs) {
     const encoder = new TextEncoder();

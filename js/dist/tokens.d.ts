@@ -1,10 +1,8 @@
 import type { TokenBody, TokenCreateBody } from "./api.ts";
 import { List } from "./pages.ts";
-import { type Requests } from "./request.ts";
 import type { Abortable, Asked } from "./types.ts";
 export declare class TokensClient {
     #private;
-    constructor(requests: Requests);
     /**
      * Create a token. Only this answer has its text, as `token`.
      * For a program: `{ name, scopes, topics?, expiresAt? }`. For a browser: `{ job }`, or `{ scope, scopeId, enqueue? }`, with `cancel?` and `seconds?`.

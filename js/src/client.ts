@@ -1,3 +1,4 @@
+import { FlowsClient } from "./flows.ts";
 import { JobsClient } from "./jobs.ts";
 import { Requests, type Options } from "./request.ts";
 import { TokensClient } from "./tokens.ts";
@@ -9,11 +10,13 @@ import type { AnyTopics, TopicMap } from "./types.ts";
  */
 export class Rowlock<Topics extends TopicMap<Topics> = AnyTopics> {
   readonly jobs: JobsClient<Topics>;
+  readonly flows: FlowsClient<Topics>;
   readonly tokens: TokensClient;
 
   constructor(url: string | URL, options?: Options) {
     const requests = new Requests(url, options);
     this.jobs = new JobsClient(requests);
+    this.flows = new FlowsClient(requests);
     this.tokens = new TokensClient(requests);
   }
 }

@@ -112,7 +112,7 @@ const KINDS: Readonly<Record<number, typeof RequestError>> = {
   429: TooMany,
 };
 
-/** Return the error for an answer that is no success. */
+/** @internal Return the error for an answer that is no success. */
 export function refusal(answer: Response, text: string): RequestError {
   const told = problem(text);
   const { status } = answer;

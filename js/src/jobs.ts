@@ -1,12 +1,13 @@
 import type {
-  BatchItem, CloneBody, EnqueuedBody, Event as JobEvent, ListAnswer, LiveJob, LogLine, RequeueBody, StatsAnswer, UpdateBody, WhyBody,
+  BatchItem, CloneBody, EnqueuedBody, Event as JobEvent, FlowCreated, ListAnswer, LiveJob, LogLine, RequeueBody, StatsAnswer, UpdateBody, WhyBody,
 } from "./api.ts";
-import { Conflict, RequestError, WaitTimeout } from "./errors.ts";
+import { Conflict, WaitTimeout } from "./errors.ts";
+import { createFlow, type FlowJob } from "./flows.ts";
 import { newId } from "./ids.ts";
 import { List } from "./pages.ts";
 import { backoff, mayRepeat, part, pause, type Requests } from "./request.ts";
 import { liveJobs } from "./stream.ts";
-import { batches, type Named, Together } from "./together.ts";
+import { batches, isOwn, type Named, Together } from "./together.ts";
 import type { Abortable, AnyTopics, Asked, EnqueueOptions, Filter, Job, NewJob, TopicMap, TopicOf } from "./types.ts";
 
 const POLL = 25; // seconds that the server may keep a long poll
@@ -39,6 +40,7 @@ export class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
   readonly #requests: Requests;
   readonly #together: Together;
 
+  /** @internal */
   constructor(requests: Requests) {
     this.#requests = requests;
     this.#together = new Together(requests);
@@ -76,6 +78,27 @@ export class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
       }
     }
     return done;
+  }
+
+  /**
+   * Add jobs that run one after the other: all or none. The first ones may be ids of jobs that are there. A payload may hold the result of an
+   * earlier job, by its topic: `{ amount: { $result: "charge.amount" } }`.
+   */
+  async chain(
+    jobs: readonly (string | FlowJob<Topics>)[],
+    { name = "chain", ifFailed = "cancel", signal }: { name?: string; ifFailed?: "cancel" | "run" | "hold" } & Abortable = {},
+  ): Promise<FlowCreated> {
+    const links: object[] = [];
+    let after: string[] = [];
+    for (const job of jobs) {
+      if (typeof job !== "string") {
+        const id = job.id ?? newId();
+        links.push({ ifFailed, ...job, id, after });
+        after = [id];
+      } else if (links.length) throw new TypeError("Ids of jobs that are there come first");
+      else after.push(job);
+    }
+    return createFlow(this.#requests, { name, jobs: links }, signal);
   }
 
   get<Topic extends TopicOf<Topics> = TopicOf<Topics>>(id: string, { signal }: Abortable = {}): Promise<Job<Topics, Topic>> {
@@ -192,6 +215,11 @@ export class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
     return this.#requests.send("POST", `/api/jobs/${part(id)}/cancel`, { body, signal });
   }
 
+  /** Let a job run that a flow holds. */
+  release(id: string, { signal, ...body }: Reason = {}): Promise<Job<Topics>> {
+    return this.#requests.send("POST", `/api/jobs/${part(id)}/release`, { body, signal });
+  }
+
   /** Change a pending job. */
   update(id: string, { signal, ...body }: Asked<UpdateBody> & Abortable): Promise<Job<Topics>> {
     return this.#requests.send("PATCH", `/api/jobs/${part(id)}`, { body, signal });
@@ -228,9 +256,6 @@ export class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
     return this.#requests.send("GET", `/api/jobs/${part(id)}/why`, { signal });
   }
 }
-
-/** True if the server refuses an id that this client has made: then an earlier try added the job, and this caller may add jobs but not see them. */
-const isOwn = (error: unknown): boolean => error instanceof RequestError && error.code === "key_taken" && error.field === "id";
 
 function isEnded(job: { status: string; finished_at: string | null }): boolean {
   return ENDED.has(job.status) || (!LIVE.has(job.status) && job.finished_at !== null); // a status of a later version

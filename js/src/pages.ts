@@ -10,6 +10,7 @@ export class List<Item, Page extends { items: Item[]; next: string | null } = { 
   readonly #path: string;
   readonly #ask: Ask;
 
+  /** @internal */
   constructor(requests: Requests, path: string, ask: Ask) {
     this.#requests = requests;
     this.#path = path;

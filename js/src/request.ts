@@ -26,6 +26,7 @@ export interface Options {
   headers?: Record<string, string> | undefined;
 }
 
+/** @internal */
 export interface Ask {
   /** Anything that JSON can write. */
   body?: unknown;
@@ -48,6 +49,7 @@ const FIRST_PAUSE = 0.5;
 const LONGEST_TIMER = 2 ** 31 - 1; // milliseconds; a longer one would end at once
 const LONGEST_PAUSE = 30; // seconds; a server that asks for more gets no further try
 
+/** @internal */
 export class Requests {
   /** The address of the server, without a slash at its end. */
   readonly base: string;
@@ -167,7 +169,7 @@ export class Requests {
   }
 }
 
-/** Return an id or a name as one part of a path. */
+/** @internal Return an id or a name as one part of a path. */
 export function part(text: string): string {
   if (typeof text !== "string" || text === "" || text === "." || text === "..") {
     throw new TypeError(`An id or a name is a text that is not empty, not ${JSON.stringify(text)}`);
@@ -177,7 +179,7 @@ export function part(text: string): string {
 
 const followers = new WeakMap<AbortSignal, Set<() => void>>();
 
-/** Call `stop` when the signal aborts. Returns a function that takes this back. A signal gets one listener in all: Node warns of more than ten. */
+/** @internal Call `stop` when the signal aborts. Returns a function that takes this back. A signal gets one listener in all: Node warns of more than ten. */
 export function onAbort(signal: AbortSignal, stop: () => void): () => void {
   let all = followers.get(signal);
   if (all === undefined) {
@@ -189,7 +191,7 @@ export function onAbort(signal: AbortSignal, stop: () => void): () => void {
   return () => void all.delete(stop);
 }
 
-/** Settle as the promise does, or reject with the signal's reason. */
+/** @internal Settle as the promise does, or reject with the signal's reason. */
 export function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (signal === undefined) return promise;
   return new Promise((resolve, reject) => {
@@ -199,7 +201,7 @@ export function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal | unde
   });
 }
 
-/** Resolve after so many seconds, or reject with the signal's reason. */
+/** @internal Resolve after so many seconds, or reject with the signal's reason. */
 export async function pause(seconds: number, signal?: AbortSignal): Promise<void> {
   let timer: ReturnType<typeof setTimeout> | undefined;
   try {
@@ -209,13 +211,13 @@ export async function pause(seconds: number, signal?: AbortSignal): Promise<void
   }
 }
 
-/** Return the seconds before try number `tries` + 1: exponential, with jitter, and at least what the server asks for. */
+/** @internal Return the seconds before try number `tries` + 1: exponential, with jitter, and at least what the server asks for. */
 export function backoff(tries: number, error?: unknown): number {
   const asked = error instanceof RequestError ? (error.retryAfter ?? 0) : 0;
   return asked + Math.min(FIRST_PAUSE * 2 ** tries, LONGEST_PAUSE) * (0.5 + Math.random() / 2);
 }
 
-/** True if another try may help and does no harm. A request that got 429 was not done. */
+/** @internal True if another try may help and does no harm. A request that got 429 was not done. */
 export function mayRepeat(error: unknown, repeatable = true): boolean {
   if (error instanceof ConnectionFailed) return repeatable;
   if (!(error instanceof RequestError) || (error.retryAfter ?? 0) > LONGEST_PAUSE) return false;

@@ -2,7 +2,7 @@
 // its one core. Every call still ends when its own job is stored, with its own id or its own error.
 
 import type { BatchItem, EnqueuedBody } from "./api.ts";
-import { BadRequest, Conflict, NotAllowed, NotFound } from "./errors.ts";
+import { BadRequest, Conflict, NotAllowed, NotFound, RequestError } from "./errors.ts";
 import { type Requests, unlessAborted } from "./request.ts";
 
 const MOST_JOBS = 1000; // of one request
@@ -85,6 +85,9 @@ export class Together {
     }
   }
 }
+
+/** True if the server refuses an id that this client has made: then an earlier try added the job, and this caller may add jobs but not see them. */
+export const isOwn = (error: unknown): boolean => error instanceof RequestError && error.code === "key_taken" && error.field === "id";
 
 const isAboutJobs = (error: unknown): boolean =>
   error instanceof BadRequest || error instanceof Conflict || error instanceof NotAllowed || error instanceof NotFound;

@@ -6,6 +6,7 @@ import type { Abortable, Asked } from "./types.ts";
 export class TokensClient {
   readonly #requests: Requests;
 
+  /** @internal */
   constructor(requests: Requests) {
     this.#requests = requests;
   }

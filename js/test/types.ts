@@ -58,6 +58,18 @@ await jobs.requeue(id, { fromStep: "embed", version: 3 });
 // @ts-expect-error: a new job has no such option
 await jobs.clone(id, { ifLive: "queue" });
 is<Same<Awaited<ReturnType<typeof jobs.signal>>, boolean>>();
+is<Same<Awaited<ReturnType<typeof jobs.chain>>, api.FlowCreated>>();
+await jobs.chain([id, { topic: "check_payment", payload: { orderId: "4" } }, { topic: "mail_digest", payload: { userId: { $result: "check_payment.user" } } }]);
+await client.flows.create({ name: "order", jobs: [{ name: "pay", topic: "check_payment", payload: { orderId: "4" }, maxRetries: 3 }] });
+await client.flows.create({ name: "order", jobs: [{ topic: "mail_digest", payload: { userId: "1" }, after: ["pay"], ifFailed: "hold", when: "pay.status = 'failed'" }] });
+// @ts-expect-error: a wrong payload
+await client.flows.create({ name: "order", jobs: [{ topic: "mail_digest", payload: { userId: 1 } }] });
+// @ts-expect-error: no such topic
+await jobs.chain([{ topic: "mail_digset", payload: {} }]);
+// @ts-expect-error: no such policy
+await jobs.chain([id], { ifFailed: "wait" });
+for await (const flow of client.flows.list({ name: "order" })) is<Same<typeof flow, api.FlowBody>>();
+is<Same<Awaited<ReturnType<typeof client.flows.cancel>>, number>>();
 await jobs.signal({ topic: "order", key: "7" }, "paid", { amount: 3 }, { id: "once" });
 const { token } = await client.tokens.create({ name: "shop", scopes: ["enqueue"], expiresAt: new Date() });
 is<Same<typeof token, string>>();

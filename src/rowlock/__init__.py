@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rowlock.client.flows import EnqueuedFlow, Flow, Node
     from rowlock.client.schedules import Preview
     from rowlock.client.signals import Key
     from rowlock.client.step_list import StepStatus
@@ -35,7 +36,11 @@ if TYPE_CHECKING:
     from rowlock.core.templates import Cancel
     from rowlock.errors import (
         Cancelled,
+        ChildFailed,
         Final,
+        FlowKeyTaken,
+        FlowNotFound,
+        FlowRefused,
         Interrupted,
         JobCancelled,
         JobFailed,
@@ -50,6 +55,7 @@ if TYPE_CHECKING:
         StepFailed,
         Suspend,
         TimeLimit,
+        UnknownParent,
         WaitTimeout,
         WorkerStopping,
         WrongResult,
@@ -74,12 +80,14 @@ __all__ = [
     "Callback",
     "Cancel",
     "Cancelled",
+    "ChildFailed",
     "Completed",
     "Context",
     "Cron",
     "Delays",
     "Draft",
     "Enqueued",
+    "EnqueuedFlow",
     "Event",
     "Every",
     "Exponential",
@@ -89,6 +97,10 @@ __all__ = [
     "Filter",
     "Final",
     "Fired",
+    "Flow",
+    "FlowKeyTaken",
+    "FlowNotFound",
+    "FlowRefused",
     "GaveUp",
     "IdMaker",
     "Interrupted",
@@ -102,6 +114,7 @@ __all__ = [
     "Log",
     "LogLine",
     "NewJob",
+    "Node",
     "OnceTaken",
     "Outcome",
     "Page",
@@ -132,6 +145,7 @@ __all__ = [
     "TimeLimit",
     "TimedOut",
     "Transition",
+    "UnknownParent",
     "WaitTimeout",
     "Waits",
     "Why",
@@ -145,6 +159,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "rowlock.client.flows": "EnqueuedFlow Flow Node",
     "rowlock.client.schedules": "Preview",
     "rowlock.client.signals": "Key",
     "rowlock.core.cron": "Cron Every",
@@ -161,9 +176,9 @@ _HOMES = {
     "rowlock.core.retry": "FINAL Delays Exponential Quadratic RetryPolicy",
     "rowlock.core.templates": "Cancel",
     "rowlock.errors": (
-        "Cancelled Final Interrupted JobCancelled JobFailed LeaseLost OnceTaken ScheduleChanged "
-        "ScheduleExists ScheduleNotFound SignalRefused Snooze StepChanged "
-        "StepFailed Suspend TimeLimit WaitTimeout WorkerStopping WrongResult"
+        "Cancelled ChildFailed Final FlowKeyTaken FlowNotFound FlowRefused Interrupted JobCancelled JobFailed "
+        "LeaseLost OnceTaken ScheduleChanged ScheduleExists ScheduleNotFound SignalRefused Snooze StepChanged "
+        "StepFailed Suspend TimeLimit UnknownParent WaitTimeout WorkerStopping WrongResult"
     ),
     "rowlock.jobs": "Jobs",
     "rowlock.signals": "Callback Signal",

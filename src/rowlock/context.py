@@ -14,22 +14,24 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from msgspec import UNSET, UnsetType
 
 from rowlock.core import codec
+from rowlock.core.flows import Edge, derived_id
 from rowlock.core.job import Job, Status
 from rowlock.core.lifecycle import Settlement, Transition
 from rowlock.core.steps import StepMark, StoredStep
 from rowlock.core.waits import Wait
 from rowlock.errors import (
     Cancelled,
+    ChildFailed,
     InvalidInput,
     LeaseLost,
     StoreError,
@@ -40,7 +42,7 @@ from rowlock.errors import (
     WrongContext,
 )
 from rowlock.stores.base import Awaited, Enqueued, Guard, Hold
-from rowlock.tasks import EnqueueOptions, Enqueues, Task
+from rowlock.tasks import Draft, EnqueueOptions, Enqueues, ReturnType, Task
 
 if TYPE_CHECKING:
     from rowlock.run_steps import RunSteps, StepCall
@@ -126,6 +128,18 @@ class Host(Enqueues, Protocol):
     async def steps(self, job_id: str) -> list[StoredStep]: ...
 
     def steps_sync(self, job_id: str) -> list[StoredStep]: ...
+
+    async def start_children(self, job: Job, call: int, drafts: Sequence[Draft]) -> Hold: ...
+
+    def start_children_sync(self, job: Job, call: int, drafts: Sequence[Draft]) -> Hold: ...
+
+    async def children(self, job_id: str, call: int) -> list[Edge]: ...
+
+    def children_sync(self, job_id: str, call: int) -> list[Edge]: ...
+
+    def drafts(self, jobs: Sequence[Any]) -> list[Draft]: ...
+
+    def returns(self, draft: Draft) -> ReturnType: ...
 
     async def status(self, job_id: str) -> Status | None: ...
 
@@ -258,6 +272,10 @@ class Context(AnyContext):
     home: asyncio.Task[Any] | threading.Thread | None = None  # in which the handler is called
     has_ended = False  # the handler has returned or raised
 
+    def __init__(self, job: Job, link: Link, host: Host) -> None:
+        super().__init__(job, link, host)
+        self._enqueued: dict[str, int] = {}  # how often this run has enqueued the same content
+
     @property
     def may_be_completed(self) -> bool:
         """True if a transaction of the handler's own completes the job, once it is committed."""
@@ -354,6 +372,43 @@ class Context(AnyContext):
         steps = self._ready_for("callback", is_async=True)
         return steps.run(steps.begin_callback(signal, timeout))
 
+    # ── Children ──
+
+    @overload
+    def gather(self, jobs: Sequence[Draft[R]], *, if_failed: Literal["raise"] = "raise") -> Running[list[R]]: ...
+
+    @overload
+    def gather(self, jobs: Sequence[Draft[R]], *, if_failed: Literal["return"]) -> Running[list[R | ChildFailed]]: ...
+
+    @overload
+    def gather(self, jobs: Sequence[Any], *, if_failed: Literal["raise", "return"] = "raise") -> Running[list[Any]]: ...
+
+    def gather(self, jobs: Sequence[Any], *, if_failed: Literal["raise", "return"] = "raise") -> Running[list[Any]]:
+        """Start other jobs, wait until all of them have ended, and return their results, in the same order. The run
+        ends as in `sleep`: no slot is held meanwhile.
+
+            vectors = await ctx.gather([embed.draft(document, n) for n in range(count)])
+
+        The jobs inherit scope, scope_id and trace. A later run of this job finds them again: none is started twice. If
+        one failed, expired or was cancelled, raise ChildFailed after all have ended; `if_failed="return"` puts a
+        ChildFailed in its place instead. A cancel of this job reaches them.
+        """
+        steps = self._ready_for("gather", is_async=True)
+        return steps.run(steps.begin_gather(jobs, if_failed))
+
+    @overload
+    async def run(self, job: Draft[R]) -> R: ...
+
+    @overload
+    async def run(self, job: Any) -> Any: ...
+
+    async def run(self, job: Any) -> Any:
+        """Start another job, wait until it has ended, and return its result. See `gather`.
+
+        film = await ctx.run(render.draft("s3://…"))
+        """
+        return (await self.gather([job]))[0]
+
     def _ready_for(self, verb: str, *, is_async: bool = False) -> RunSteps:
         """Return the steps of this run. Raise if the handler may not call ctx.VERB here."""
         if is_async:
@@ -429,9 +484,25 @@ class Context(AnyContext):
     async def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
     ) -> Enqueued:
-        """Enqueue another job. It inherits scope, scope_id and trace. With `conn=`, it is part of that transaction."""
+        """Enqueue another job. It inherits scope, scope_id and trace. With `conn=`, it is part of that transaction.
+
+        Its id follows from this job, from its content and from how often this run has enqueued the same. So a later run
+        of this job that enqueues the same finds the job that is there. Give an `id` to decide yourself.
+        """
         with self.noticing_outages():
-            return await self._host.enqueue(topic, payload, **self._inherit(options))
+            return await self._host.enqueue(topic, payload, **self._identified(topic, payload, options))
+
+    def _identified(self, topic: str, payload: Mapping[str, Any] | None, options: EnqueueOptions) -> EnqueueOptions:
+        """Return the options with an id that a later run of this job gets as well for the same content."""
+        inherited = self._inherit(options)
+        if "id" in options:
+            return inherited
+        handlers = self._handlers or self
+        codec.check_object(payload)
+        content = codec.encode([str(topic), dict(payload or {}), options.get("key")], "payload")
+        n = handlers._enqueued[content] = handlers._enqueued.get(content, 0) + 1
+        inherited["id"] = derived_id(self.job.id, "enqueue", content, n)
+        return inherited
 
     async def fence(self, conn: Any, *, complete: Any = UNSET) -> None:
         """Check the lease in your own transaction, as its last statement before COMMIT.
@@ -547,7 +618,32 @@ class SyncContext(AnyContext):
     ) -> Enqueued:
         """See Context.enqueue."""
         with self._context.noticing_outages():
-            return self._host.sync.enqueue(topic, payload, **self._inherit(options))
+            return self._host.sync.enqueue(topic, payload, **self._context._identified(topic, payload, options))
+
+    @overload
+    def gather(self, jobs: Sequence[Draft[R]], *, if_failed: Literal["raise"] = "raise") -> list[R]: ...
+
+    @overload
+    def gather(self, jobs: Sequence[Draft[R]], *, if_failed: Literal["return"]) -> list[R | ChildFailed]: ...
+
+    @overload
+    def gather(self, jobs: Sequence[Any], *, if_failed: Literal["raise", "return"] = "raise") -> list[Any]: ...
+
+    def gather(self, jobs: Sequence[Any], *, if_failed: Literal["raise", "return"] = "raise") -> list[Any]:
+        """See Context.gather."""
+        steps = self._context._ready_for("gather")
+        results: list[Any] = steps.run_sync(steps.begin_gather(jobs, if_failed))
+        return results
+
+    @overload
+    def run(self, job: Draft[R]) -> R: ...
+
+    @overload
+    def run(self, job: Any) -> Any: ...
+
+    def run(self, job: Any) -> Any:
+        """See Context.run."""
+        return self.gather([job])[0]
 
     @overload
     def step(self, function: Step[P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R: ...

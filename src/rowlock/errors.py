@@ -4,7 +4,8 @@
     ├── InvalidInput          a value that you passed can't be used; .field and .code say which and why
     ├── JobNotFound           there is no such job, or it was deleted or pruned
     ├── InvalidState          the job's status doesn't allow this; .status
-    │   └── CancelUnsupported the topic's jobs can't be cancelled once a run has started
+    │   ├── CancelUnsupported the topic's jobs can't be cancelled once a run has started
+    │   └── ChildrenWait      other jobs of its flow still wait for its end
     ├── VersionPassed         the job has run again since then; .version is the expected one
     ├── JobFailed             jobs.result: the job failed or expired; .job
     ├── JobCancelled          jobs.result: the job was cancelled; .job
@@ -19,6 +20,10 @@
     ├── ScheduleNotFound      there is no such schedule
     ├── ScheduleExists        the name is taken, or code declares the schedule; .name
     ├── ScheduleChanged       the schedule was changed since you read it; .revision is the current one
+    ├── FlowNotFound          there is no such flow, or it was pruned
+    ├── FlowRefused           the state of the flow doesn't allow this; .status
+    ├── UnknownParent         a flow is to wait for a job that is not there; .parent
+    ├── FlowKeyTaken          a live job has the key of a job of the flow; .holder
     ├── OnceTaken             the topic allows one job per key, ever; .first had it
     ├── SignalRefused         the job does not take this signal; .signal, .why and .status
     ├── IdTaken               the same id was enqueued before, with other content
@@ -28,7 +33,8 @@
     │   ├── StepFailed        a step has failed for the last time; .step and .error
     │   ├── StepLimit         a step, or its result, is beyond a limit
     │   ├── StepChanged       the code does not fit a stored step any more; .step and .problem
-    │   └── WaitTimeout       no signal came in time; .signal and .timeout
+    │   ├── WaitTimeout       no signal came in time; .signal and .timeout
+    │   └── ChildFailed       a job that ctx.gather has started did not complete; .children
     ├── Snooze                raised by a handler: run the job later; costs no retry
     ├── Interrupted           this run must end; ctx.check() raises one of these
     │   ├── Cancelled         the job was cancelled; a handler may also raise it
@@ -61,6 +67,7 @@ Errors carry data, so that no caller has to parse a message. No message ever hol
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -131,6 +138,16 @@ class CancelUnsupported(InvalidState):
     def __init__(self, job_id: str, status: str) -> None:
         super().__init__(job_id, "cancel", status, ())
         self.args = (f"can't cancel job {job_id}: its topic doesn't support cancel once a run has started",)
+
+
+class ChildrenWait(InvalidState):
+    """Other jobs of its flow still wait for its end."""
+
+    def __init__(self, job_id: str, status: str) -> None:
+        super().__init__(job_id, "delete", status, ())
+        self.args = (
+            f"can't delete job {job_id}: other jobs of its flow wait for it. Cancel it, or delete the whole flow",
+        )
 
 
 class VersionPassed(RowlockError):
@@ -230,6 +247,40 @@ class OnceTaken(RowlockError):
         self.key = key
         self.first = first
         super().__init__(f"the topic {topic} allows one job per key, and job {first} had the key {key!r}")
+
+
+class FlowNotFound(RowlockError):
+    def __init__(self, flow_id: str) -> None:
+        self.flow_id = flow_id
+        super().__init__(f"there is no flow {flow_id}, or it was pruned")
+
+
+class FlowRefused(RowlockError):
+    """The state of the flow, or of its jobs, doesn't allow this."""
+
+    def __init__(self, flow_id: str, verb: str, status: str, why: str) -> None:
+        self.flow_id = flow_id
+        self.verb = verb
+        self.status = status
+        super().__init__(f"can't {verb} flow {flow_id}: {why}")
+
+
+class UnknownParent(RowlockError):
+    """A flow is to wait for a job that is not there."""
+
+    def __init__(self, parent: str) -> None:
+        self.parent = parent
+        super().__init__(f"the flow can't wait for job {parent}: there is no such job, or it was deleted or pruned")
+
+
+class FlowKeyTaken(RowlockError):
+    """A live job has the key of a job of the flow. Nothing of the flow is written."""
+
+    def __init__(self, topic: str, key: str, holder: str) -> None:
+        self.topic = topic
+        self.key = key
+        self.holder = holder
+        super().__init__(f"the flow can't be enqueued: job {holder} of the topic {topic} has the key {key!r}")
 
 
 class TemplateNotFound(RowlockError):
@@ -354,6 +405,20 @@ class WaitTimeout(Final):
         self.timeout = timeout
         within = "" if timeout is None else f" (its timeout is {plain_number(timeout)} s)"
         super().__init__(f"the signal {signal} had not come when the wait ended{within}")
+
+
+class ChildFailed(Final):
+    """Jobs that `ctx.gather` or `ctx.run` has started did not complete. It is raised when all have ended. `children`:
+    the id, the status and the error of each that did not complete. If it leaves the handler, the job fails for good; a
+    requeue of the job also requeues these."""
+
+    def __init__(self, children: Sequence[tuple[str, str, str | None]], total: int) -> None:
+        self.children = tuple(children)
+        job_id, status, error = self.children[0]
+        last = (error or "").strip().splitlines()[-1:]
+        said = f": {last[0][:500]}" if last else ""
+        rest = "" if len(self.children) == 1 else f", and {len(self.children) - 1} more of {total}"
+        super().__init__(f"job {job_id}, which this job has started, is {status}{said}{rest}")
 
 
 class SignalRefused(RowlockError):

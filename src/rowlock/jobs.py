@@ -20,11 +20,13 @@ from rowlock import config
 from rowlock.client.audit import Audit, check_by, check_reason
 from rowlock.client.bulk import BulkActions
 from rowlock.client.callbacks import Callbacks
+from rowlock.client.children import Children
 from rowlock.client.connections import Handle, Stores
 from rowlock.client.context_services import ContextHost
 from rowlock.client.definitions import Definitions
 from rowlock.client.enqueue import Draftable, Inserts, build, checked, draft, draft_of, safe_insert
 from rowlock.client.failures import FailureGroups
+from rowlock.client.flows import EnqueuedFlow, Flow, FlowParts, Flows, chained
 from rowlock.client.middleware import Around
 from rowlock.client.random_bytes import noise
 from rowlock.client.registry import Registry
@@ -38,6 +40,7 @@ from rowlock.client.verify import Report, verify
 from rowlock.client.why import Why, explain, has_live_worker, lane_of
 from rowlock.client.workers import Workers
 from rowlock.core import codec
+from rowlock.core.flows import IfFailed
 from rowlock.core.ids import IdMaker, check_id
 from rowlock.core.job import (
     MAX_TEXT,
@@ -60,6 +63,7 @@ from rowlock.core.moves import Signal as SignalOrder
 from rowlock.core.templates import StepInfo
 from rowlock.errors import (
     CancelUnsupported,
+    ChildrenWait,
     InvalidInput,
     InvalidState,
     JobCancelled,
@@ -77,6 +81,7 @@ from rowlock.signals import Signal, own_job, signal_of
 from rowlock.stores import check_listener, open_store, reading
 from rowlock.stores.after_fork import keep_for_ever
 from rowlock.stores.base import Changed, Enqueued, InLine, Store
+from rowlock.stores.flows import StoredEdges
 from rowlock.stores.queries import Filter, Page, Stats
 from rowlock.stores.series import Series, window
 from rowlock.sync import SyncJobs
@@ -120,8 +125,8 @@ class Jobs(Registry):
         jobs = Jobs("sqlite:///jobs.db")        # or postgresql://…; or ROWLOCK_URL, or rowlock.toml
 
     It connects when it is first used. Verbs of a job stand here, all others in groups: `jobs.audit`, `jobs.bulk`,
-    `jobs.failures`, `jobs.schedules`, `jobs.templates`, `jobs.tokens`, `jobs.topics`, `jobs.workers`. `jobs.sync` has
-    the same for code without an event loop.
+    `jobs.failures`, `jobs.flows`, `jobs.schedules`, `jobs.templates`, `jobs.tokens`, `jobs.topics`, `jobs.workers`.
+    `jobs.sync` has the same for code without an event loop.
     """
 
     def __init__(
@@ -153,6 +158,16 @@ class Jobs(Registry):
         self.audit = Audit(self._store)
         self.bulk = BulkActions(self._store, self._ids, self._actor)
         self.failures = FailureGroups(self._store)
+        self._flow_parts = FlowParts(
+            self._stores,
+            self.definitions,
+            self._ids,
+            self._inserts,
+            self._actor,
+            lambda: self._middleware,
+            self._announce,
+        )
+        self.flows = Flows(self._stores, self._actor, self._announce)
         self.schedules = Schedules(
             self._stores,
             self._actor,
@@ -239,7 +254,7 @@ class Jobs(Registry):
         opened the database before, so a file that is missing now is lost and must not be created again."""
         if in_child:
             self._stores.creates = False
-        return ContextHost(self, self._stores, self._callbacks)
+        return ContextHost(self, self._stores, self._callbacks, Children(self._flow_parts, self.lanes))
 
     # ── Work ──
 
@@ -382,6 +397,26 @@ class Jobs(Registry):
             around.done(answers)
         return answers
 
+    def flow(self, name: str) -> Flow:
+        """Begin a flow: jobs that wait for each other. `flow.add` adds jobs, `flow.enqueue` enqueues all of them."""
+        return Flow(name, self._flow_parts)
+
+    async def chain(
+        self,
+        *jobs: Draftable | str,
+        name: str = "chain",
+        if_failed: IfFailed = "cancel",
+        conn: Any = None,
+        notify: bool | None = None,
+        by: str | None = None,
+    ) -> EnqueuedFlow:
+        """Enqueue jobs that run one after the other. The first ones may be ids of jobs that are there: the others wait
+        for them.
+
+            await jobs.chain(fetch.draft(1), convert.draft(2), publish.draft(3))
+        """
+        return await chained(self.flow(name), jobs, if_failed).enqueue(conn=conn, notify=notify, by=by)
+
     async def _look_at_templates(self, conn: Any) -> None:
         if conn is not None:
             await self._stores.home()  # it says what is wrong if the caller's transaction keeps us from connecting
@@ -469,12 +504,14 @@ class Jobs(Registry):
         store = await self._store()
         pauses = {pause.topic: pause for pause in await store.paused()}
         now, workers, lane = await store.now(), await store.workers(), lane_of(job)
-        ready, place, wait = 0, None, None
+        ready, place, wait, edges = 0, None, None, None
         if job.status is Status.PENDING and not has_live_worker(lane, now, workers):
             [ready] = await store.count_ready([lane])
         elif job.status is Status.BLOCKED:
-            place = (await store.read([job.id], InLine)).get(job.id)
+            edges = (await store.read([job.id], StoredEdges)).get(job.id)
+            place = None if edges is not None else (await store.read([job.id], InLine)).get(job.id)
         elif job.status is Status.WAITING:
+            edges = None if job.flow_id is None else (await store.read([job.id], StoredEdges)).get(job.id)
             wait = current_wait(job, await reading.steps(store, job.id))
         await self.definitions.refresh()
         return explain(
@@ -485,6 +522,7 @@ class Jobs(Registry):
             ready=ready,
             place=place,
             wait=wait,
+            edges=() if edges is None else edges.items,
             is_external=self._is_external(job),
         )
 
@@ -746,5 +784,7 @@ def _demand(verb: str, change: Changed) -> None:
     """Raise if the change was refused."""
     if change.status is None:
         raise JobNotFound(change.id)
+    if change.why == "awaited":
+        raise ChildrenWait(change.id, change.status)
     if not change.done:
         raise InvalidState(change.id, verb, change.status, tuple(sorted(MOVES[verb].sources)))

@@ -25,13 +25,15 @@ from msgspec.structs import replace
 
 from rowlock.context import AnyContext, Context, Interruption
 from rowlock.core import codec
-from rowlock.core.job import check_delay, check_time, check_timeout
+from rowlock.core.flows import Edge, children_signal
+from rowlock.core.job import Status, check_delay, check_time, check_timeout
 from rowlock.core.lifecycle import StepRetry, Waits
 from rowlock.core.retry import FinalType, retry_delay
 from rowlock.core.steps import MAX_STEP_BYTES, MAX_STEPS, STEP_ENDS, StepMark, StepState, StoredStep
 from rowlock.core.waits import SLEEP, Wait, WaitTerms, callback_name, is_step_name, signal_wait, step_name
 from rowlock.errors import (
     Cancelled,
+    ChildFailed,
     Final,
     Interrupted,
     InvalidInput,
@@ -51,13 +53,15 @@ from rowlock.errors import (
 from rowlock.signals import Callback, Signal, signal_of
 from rowlock.steps import Step, step_of
 from rowlock.stores.base import Awaited, Hold
-from rowlock.tasks import Misfit, ReturnType
+from rowlock.tasks import Draft, Misfit, ReturnType
 from rowlock.tracebacks import error_text
 
 if TYPE_CHECKING:
     from rowlock.core.job import Job
 
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0  # seconds between tries to store a result while the database is away
+_TURNS = 10  # of the event loop, until a task that waited for a step has gone on: asyncio.gather takes three
+CHILDREN = "@children"  # under which calls of ctx.gather are counted
 _current: ContextVar[StepCall] = ContextVar("rowlock-step")
 
 
@@ -79,6 +83,19 @@ class _Take(Struct, frozen=True):
     wait: Wait
 
 
+class _Start(Struct, frozen=True):
+    """Start the children of a call; answers whether the run still holds its job."""
+
+    call: int
+    drafts: Sequence[Draft]
+
+
+class _Ends(Struct, frozen=True):
+    """Read how the children of a call stand."""
+
+    call: int
+
+
 class _Address(Struct, frozen=True):
     """Make the address of a callback."""
 
@@ -98,7 +115,7 @@ class _Quiet(Struct, frozen=True):
     """Wait until the other steps of this run have ended."""
 
 
-_Ask = _Load | _Store | _Take | _Address | _Call | _Pause | _Quiet
+_Ask = _Load | _Store | _Take | _Start | _Ends | _Address | _Call | _Pause | _Quiet
 _Asks = Generator[_Ask, Any, Any]
 
 
@@ -357,6 +374,32 @@ class CallbackCall(_Stored):
         )
 
 
+class _ChildrenSignal(Signal[Any]):
+    """By which a job hears that the children of a call have ended. No application can send it."""
+
+    def __init__(self, call: int) -> None:
+        self.name = children_signal(call)
+        self._data = ReturnType(Any)
+
+
+class GatherCall(_Stored):
+    """One call of ctx.gather. `n`: the number of the call."""
+
+    def __init__(self, drafts: Sequence[Draft], returned: bool) -> None:
+        self.name = CHILDREN
+        self.drafts = drafts
+        self.returned = returned
+
+    def __str__(self) -> str:
+        return f"ctx.gather #{self.n}"
+
+    def wait(self) -> WaitCall:
+        """Return the wait for the ends of the children."""
+        call = WaitCall(_ChildrenSignal(self.n), None)
+        call.n, call.position = 1, self.position
+        return call
+
+
 def _was_over(row: StoredStep, job: Job) -> bool:
     """True if a stored wait had ended by itself when this run was claimed."""
     return row.deadline is not None and job.claimed_at is not None and row.deadline <= job.claimed_at
@@ -366,6 +409,9 @@ def _default_text(default: Any) -> str | UnsetType | None:
     if default is None or isinstance(default, UnsetType):
         return default
     return codec.encode(ReturnType(type(default)).storable(default), "default")
+
+
+_AnyCall = StepCall | WaitCall | CallbackCall | GatherCall
 
 
 class RunSteps:
@@ -433,6 +479,13 @@ class RunSteps:
         call.n, call.position = self._number(call.name, f"ctx.callback({call.signal.name})")
         return call
 
+    def begin_gather(self, jobs: Sequence[Any], if_failed: str) -> GatherCall:
+        if if_failed not in ("raise", "return"):
+            raise InvalidInput("if_failed", "bad_value", f'must be "raise" or "return", not {if_failed!r:.40}')
+        call = GatherCall(self._host.drafts(jobs), if_failed == "return")
+        call.n, call.position = self._number(call.name, "ctx.gather")
+        return call
+
     def _number(self, name: str, text: str) -> tuple[int, int]:
         """Number a call: at once, so that the order of the calls counts and not the order in which they end. Return its
         number among those of this name, and its position among all."""
@@ -442,7 +495,7 @@ class RunSteps:
             self._position += 1
             return n, self._position
 
-    def _asks(self, call: StepCall | WaitCall | CallbackCall) -> _Asks:
+    def _asks(self, call: _AnyCall) -> _Asks:
         match call:
             case StepCall():
                 return self._steps(call)
@@ -450,8 +503,10 @@ class RunSteps:
                 return self._wait(call)
             case CallbackCall():
                 return self._call_back(call)
+            case GatherCall():
+                return self._gather(call)
 
-    async def run(self, call: StepCall | WaitCall | CallbackCall) -> Any:
+    async def run(self, call: _AnyCall) -> Any:
         call.task = asyncio.current_task()
         asks = self._asks(call)
         try:
@@ -468,7 +523,7 @@ class RunSteps:
         finally:
             asks.close()
 
-    def run_sync(self, call: StepCall | WaitCall | CallbackCall) -> Any:
+    def run_sync(self, call: _AnyCall) -> Any:
         asks = self._asks(call)
         try:
             ask = next(asks)
@@ -644,7 +699,7 @@ class RunSteps:
         if (yield from self._insist(_Store(mark), cancelable=mark.cancelable)) is Hold.LOST:
             raise LeaseLost(mark.id, mark.version)
 
-    def _insist(self, ask: _Store | _Take, *, cancelable: bool = True) -> _Asks:
+    def _insist(self, ask: _Store | _Take | _Start | _Ends, *, cancelable: bool = True) -> _Asks:
         """Return the answer. A database that is away for a moment must not cost the work of a long step."""
         end = time.monotonic() + self._link.lease
         pause = _FIRST_PAUSE
@@ -773,6 +828,68 @@ class RunSteps:
             self.context.begin_anew()
             yield from self._beside(call, self._persist(call.mark(self.job)))
         return Callback(call.signal.name, url)
+
+    # ── Children ──
+
+    def _gather(self, call: GatherCall) -> _Asks:
+        """Return the results of the children. If one has not ended, end the run until all have."""
+        if not call.drafts:
+            return []
+        if self._rows is None:
+            yield _Load()
+        edges: list[Edge] = yield from self._insist(_Ends(call.n))
+        if not edges:
+            yield from self._start_children(call)
+            edges = yield from self._insist(_Ends(call.n))
+        self._check_children(call, edges)
+        wait = call.wait()
+        while any(edge.is_open for edge in edges):
+            with suppress(WaitTimeout):  # an operator has woken the job: it goes on waiting
+                yield from self._wait(wait)
+            wait.skip()
+            edges = yield from self._insist(_Ends(call.n))
+        return self._results(call, edges)
+
+    def _start_children(self, call: GatherCall) -> _Asks:
+        if self._suspends:  # the handler has caught it
+            raise self._suspends[0]
+        self.context.begin_anew()
+        hold = yield from self._beside(call, self._insist(_Start(call.n, call.drafts)))
+        if hold is Hold.LOST:
+            raise LeaseLost(self.job.id, self.job.version)
+        if hold is Hold.CANCEL:
+            self._link.hear_cancel()
+            self.context.must_end()
+            raise Cancelled(self.job.cancel_reason)
+
+    def _check_children(self, call: GatherCall, edges: Sequence[Edge]) -> None:
+        """Raise StepChanged if an earlier run has started other jobs by this call."""
+        old, new = [edge.name for edge in edges], [draft.topic for draft in call.drafts]
+        if old == new:
+            return
+        started = f"{len(old)} jobs" if len(old) != len(new) else f"a job of the topic {_first_other(old, new)}"
+        self._spoiled = StepChanged(
+            str(call),
+            f"an earlier run has started {started} by this call, and now it asks for {len(new)} jobs",
+            "Let each run ask for the same jobs: store what decides about them by ctx.step",
+        )
+        raise self._spoiled
+
+    def _results(self, call: GatherCall, edges: Sequence[Edge]) -> list[Any]:
+        failed = [(edge.parent, edge.ended or "", edge.error) for edge in edges if edge.ended != Status.COMPLETED]
+        if failed and not call.returned:
+            raise ChildFailed(failed, len(edges))
+        return [self._result(call, edge, draft) for edge, draft in zip(edges, call.drafts, strict=True)]
+
+    def _result(self, call: GatherCall, edge: Edge, draft: Draft) -> Any:
+        if edge.ended != Status.COMPLETED:
+            return ChildFailed([(edge.parent, edge.ended or "", edge.error)], 1)
+        try:
+            return self._host.returns(draft).read(None if edge.result is None else codec.decode(edge.result))
+        except Misfit as misfit:
+            raise Final(
+                f"{call}: the result of job {edge.parent} does not fit the annotation of {draft.topic}: {misfit}"
+            ) from None
 
     # ── What is stored ──
 
@@ -948,6 +1065,12 @@ class RunSteps:
             case _Take(wait):
                 with self.context.noticing_outages():
                     return await self._host.take_signal(wait)
+            case _Start(n, drafts):
+                with self.context.noticing_outages():
+                    return await self._host.start_children(self.job, n, drafts)
+            case _Ends(n):
+                with self.context.noticing_outages():
+                    return await self._host.children(self.job.id, n)
             case _Address(signal, n):
                 with self.context.noticing_outages():
                     return await self._host.address(self.job.id, signal, n)
@@ -968,6 +1091,8 @@ class RunSteps:
                 quiet = asyncio.get_running_loop().create_future()
                 self._call_when_quiet(lambda: None if quiet.done() else quiet.set_result(None))
                 await quiet
+                for _ in range(_TURNS):  # a step that follows at once begins now
+                    await asyncio.sleep(0)
         return None
 
     def _do_sync(self, call: _Stored | None, ask: _Ask) -> Any:
@@ -978,6 +1103,12 @@ class RunSteps:
             case _Take(wait):
                 with self.context.noticing_outages():
                     return self._host.take_signal_sync(wait)
+            case _Start(n, drafts):
+                with self.context.noticing_outages():
+                    return self._host.start_children_sync(self.job, n, drafts)
+            case _Ends(n):
+                with self.context.noticing_outages():
+                    return self._host.children_sync(self.job.id, n)
             case _Address(signal, n):
                 with self.context.noticing_outages():
                     return self._host.address_sync(self.job.id, signal, n)
@@ -1052,6 +1183,10 @@ class RunSteps:
             return value
         finally:
             _current.reset(token)
+
+
+def _first_other(old: Sequence[str], new: Sequence[str]) -> str:
+    return next(one for one, other in zip(old, new, strict=True) if one != other)
 
 
 def _this_caller() -> asyncio.Task[Any] | threading.Thread:

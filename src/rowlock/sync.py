@@ -18,6 +18,7 @@ from rowlock.client.audit import Audit
 from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
 from rowlock.client.failures import FailureGroups
+from rowlock.client.flows import EnqueuedFlow, FlowDraft, FlowPage, Flows, FlowView, Graph
 from rowlock.client.portal import drive, refuse_in_loop
 from rowlock.client.schedules import BackfillTime, Preview, SchedulePage, Schedules
 from rowlock.client.signals import Key
@@ -29,6 +30,7 @@ from rowlock.client.verify import Report
 from rowlock.client.why import Why
 from rowlock.client.workers import Workers
 from rowlock.core.cron import When
+from rowlock.core.flows import IfFailed
 from rowlock.core.job import Event, Job, Log
 from rowlock.core.schedules import Fired, IfLiveJob, Missed, Schedule, State
 from rowlock.core.templates import Stored, Unreadable
@@ -59,6 +61,7 @@ class SyncJobs:
         self.audit = SyncAudit(jobs.audit, self)
         self.bulk = SyncBulkActions(jobs.bulk, self)
         self.failures = SyncFailureGroups(jobs.failures, self)
+        self.flows = SyncFlows(jobs.flows, self)
         self.schedules = SyncSchedules(jobs.schedules, self)
         self.templates = SyncTemplates(jobs.templates, self)
         self.tokens = SyncTokens(jobs.tokens, self)
@@ -77,6 +80,10 @@ class SyncJobs:
         if self._async._worker is not None:
             self.stop()
         self._async._stores.close_from_sync()
+
+    def flow(self, name: str) -> SyncFlow:
+        """Begin a flow: jobs that wait for each other. `flow.add` adds jobs, `flow.enqueue` enqueues all of them."""
+        return SyncFlow(name, self)
 
     def _run(self, verb: Callable[[], Coroutine[Any, Any, T]], conn: Any = None) -> T:
         refuse_in_loop()
@@ -139,6 +146,24 @@ class SyncJobs:
         """Add many jobs in one transaction: all or none. Each is a Draft (`task.draft(…)`), a (topic, payload) pair, or
         a mapping with topic, payload and options."""
         return self._run(lambda: self._async.enqueue_many(jobs, conn=conn, notify=notify), conn)
+
+    def chain(
+        self,
+        *jobs: Draftable | str,
+        name: str = "chain",
+        if_failed: IfFailed = "cancel",
+        conn: Any = None,
+        notify: bool | None = None,
+        by: str | None = None,
+    ) -> EnqueuedFlow:
+        """Enqueue jobs that run one after the other. The first ones may be ids of jobs that are there: the others wait
+        for them.
+
+            await jobs.chain(fetch.draft(1), convert.draft(2), publish.draft(3))
+        """
+        return self._run(
+            lambda: self._async.chain(*jobs, name=name, if_failed=if_failed, conn=conn, notify=notify, by=by), conn
+        )
 
     def get(self, job_id: str) -> Job:
         """Return the job, live or archived. Raise JobNotFound if there is none, or if it was deleted or pruned."""
@@ -332,6 +357,18 @@ class SyncJobs:
         return self._run(lambda: self._async.delete(job_id, reason=reason, by=by))
 
 
+class SyncFlow(FlowDraft):
+    """Made by `jobs.sync.flow(name)`."""
+
+    def __init__(self, name: str, jobs: SyncJobs) -> None:
+        super().__init__(name, jobs._async._flow_parts)
+        self._run = jobs._run
+
+    def enqueue(self, *, conn: Any = None, notify: bool | None = None, by: str | None = None) -> EnqueuedFlow:
+        """Add all jobs in one transaction: all or none. With `conn=`, in that of the caller."""
+        return self._run(lambda: self._enqueue(conn, notify, by), conn)
+
+
 class SyncAudit:
     """`jobs.sync.audit`."""
 
@@ -471,6 +508,48 @@ class SyncFailureGroups:
                 topics=topics, since=since, fingerprint=fingerprint, trend=trend, limit=limit, cursor=cursor
             )
         )
+
+
+class SyncFlows:
+    """`jobs.sync.flows`."""
+
+    def __init__(self, group: Flows, jobs: SyncJobs) -> None:
+        self._async = group
+        self._run = jobs._run
+
+    def get(self, flow_id: str) -> FlowView:
+        """Return a flow. Raise FlowNotFound if there is none, or all its jobs are pruned."""
+        return self._run(lambda: self._async.get(flow_id))
+
+    def graph(self, flow_id: str) -> Graph:
+        """Return a flow with its jobs and what they wait for."""
+        return self._run(lambda: self._async.graph(flow_id))
+
+    def cancel(self, flow_id: str, *, node: str | None = None, reason: str | None = None, by: str | None = None) -> int:
+        """Cancel all live jobs of a flow; `node`: only this one and those that wait for it. Return how many."""
+        return self._run(lambda: self._async.cancel(flow_id, node=node, reason=reason, by=by))
+
+    def requeue(
+        self, flow_id: str, *, node: str | None = None, reason: str | None = None, by: str | None = None
+    ) -> int:
+        """Run the failed and expired jobs of a flow again; `node`: only this one and those that wait for it. Jobs that
+        were cancelled because of them are blocked again. If there is none, cancelled jobs are requeued. Return how
+        many were requeued."""
+        return self._run(lambda: self._async.requeue(flow_id, node=node, reason=reason, by=by))
+
+    def delete(self, flow_id: str, *, reason: str | None = None, by: str | None = None) -> int:
+        """Delete a flow and its jobs. Raise FlowRefused if one of them is live: cancel the flow first. Return how many
+        jobs were deleted."""
+        return self._run(lambda: self._async.delete(flow_id, reason=reason, by=by))
+
+    def release(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> None:
+        """Let a job run that is held because a parent failed (if_failed="hold"). Raise InvalidState if nothing holds
+        it. To give up instead, cancel the job."""
+        return self._run(lambda: self._async.release(job_id, reason=reason, by=by))
+
+    def list(self, *, name: str | None = None, limit: int = 20, cursor: str | None = None) -> FlowPage:
+        """Return flows, newest first; `name`: only those of this name. `page.next` is the cursor of the next page."""
+        return self._run(lambda: self._async.list(name=name, limit=limit, cursor=cursor))
 
 
 class SyncSchedules:

@@ -21,6 +21,7 @@ from msgspec import Struct
 from rowlock.core import codec
 from rowlock.core.cron import Cron, Every, When
 from rowlock.core.expected import explain
+from rowlock.core.flows import NodeResult, blank, outside_of
 from rowlock.core.job import (
     DEFAULT_MAX_RETRIES,
     DEFAULT_PRIORITY,
@@ -57,8 +58,10 @@ if TYPE_CHECKING:
     from rowlock.steps import Step
 
     F_co = typing_extensions.TypeVar("F_co", bound=Callable[..., Any], covariant=True, default=Callable[..., Any])
+    Returns = typing_extensions.TypeVar("Returns", covariant=True, default=Any)
 else:
     F_co = TypeVar("F_co", covariant=True)
+    Returns = TypeVar("Returns", covariant=True)
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -97,8 +100,9 @@ class EnqueueOptions(JobOptions, total=False):
     notify: bool
 
 
-class Draft(Struct):
-    """A job about to be enqueued, for `enqueue_many` and for middleware, which may change it."""
+class Draft(Struct, Generic[Returns]):
+    """A job about to be enqueued, for `enqueue_many`, for flows, and for middleware, which may change it. `Draft[R]`: R
+    is what the job's handler returns; only type checkers see it."""
 
     topic: str
     payload: dict[str, Any]
@@ -268,8 +272,8 @@ class Task(Generic[P, R_co, F_co]):
         """Return the task with options: `task.using(delay=60, key="order-7").enqueue(…)`."""
         return TaskWith(self._jobs, self.topic, self.arguments, {"version": self.version, **options})
 
-    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """Return a job for `jobs.enqueue_many`."""
+    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft[R_co]:
+        """Return a job for `jobs.enqueue_many`, or for a flow."""
         return Draft(self.topic, self.arguments.payload(args, kwargs), {"version": self.version})
 
 
@@ -303,7 +307,7 @@ class TaskWith(Generic[P, R_co]):
     def sync(self) -> SyncTask[P, R_co]:
         return SyncTask(self._jobs, self._topic, self._arguments, self._options)
 
-    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft[R_co]:
         given = cast(dict[str, Any], self._options)
         if unfit := sorted(given.keys() & {"conn", "notify"}):
             raise InvalidInput(unfit[0], "not_here", "give it to enqueue_many: it is the same for all jobs")
@@ -358,7 +362,11 @@ class Arguments:
             fields = msgspec.to_builtins(bound, str_keys=True, enc_hook=_encode_model)
         except (TypeError, msgspec.ValidationError) as error:
             raise InvalidInput("payload", "bad_arguments", f"{self._name}: {error}") from None
-        self.values(fields)
+        try:
+            self.values(fields)
+        except InvalidInput:
+            if not outside_of(fields):  # results of other jobs come later: the flow checks the rest
+                raise
         return cast(dict[str, Any], fields)
 
     def values(self, payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -582,6 +590,8 @@ def _encode_model(value: Any) -> Any:
     if is_pydantic(type(value)):
         # By alias, as it is validated. Without computed fields, which a model may refuse: it computes them again.
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
+    if isinstance(value, NodeResult):
+        return blank(value)
     raise TypeError(f"a {type(value).__name__} can't be stored as JSON")
 
 

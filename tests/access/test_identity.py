@@ -1,15 +1,18 @@
 """Who asks: what of a name and of claims is taken."""
 
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from rowlock.access.identity import LONGEST_NAME, is_storable, user, with_implied
-from rowlock.access.rules import parse
+from rowlock.access.identity import LONGEST_NAME, user, with_implied
+from rowlock.core.codec import is_storable
 from rowlock.core.conditions import holds
+from rowlock.core.rules import parse
 from rowlock.errors import InvalidInput
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SOME = UUID("0193fb1e-0000-7000-8000-000000000000")
 
 
@@ -17,7 +20,7 @@ SOME = UUID("0193fb1e-0000-7000-8000-000000000000")
 def test_an_id_becomes_a_text_for_rules_as_well(given: Any, name: str) -> None:
     somebody = user({"id": given, "role": "ops"})
     assert (somebody.id, somebody.claims["id"], somebody.claims["role"]) == (name, name, "ops")
-    assert holds(parse("scope_id = @request.auth.id").bind(somebody.claims), {"scope_id": name})
+    assert holds(parse("scope_id = @request.auth.id").bind(somebody.claims, NOW), {"scope_id": name})
 
 
 @pytest.mark.parametrize(
@@ -40,7 +43,7 @@ def test_a_text_that_no_database_keeps_is_told(text: str, good: bool) -> None:
 def test_scopes_bring_what_they_include_and_no_more() -> None:
     assert with_implied(frozenset({"manage"})) == {"manage", "read", "cancel"}
     assert with_implied(frozenset({"enqueue"})) == {"enqueue"}
-    everything = {"read", "enqueue", "cancel", "manage", "worker", "templates", "schedules", "tokens", "admin"}
+    everything = {"read", "enqueue", "cancel", "manage", "worker", "templates", "schedules", "flows", "tokens", "admin"}
     assert with_implied(frozenset({"admin"})) == everything
 
 
@@ -48,4 +51,4 @@ def test_scopes_bring_what_they_include_and_no_more() -> None:
 def test_a_time_beyond_all_time_is_refused_in_a_rule_and_matches_nothing_as_a_claim(time: str) -> None:
     with pytest.raises(InvalidInput):
         parse(f"created > '{time}'")
-    assert parse("created > @request.auth.since").bind({"since": time}) is False
+    assert parse("created > @request.auth.since").bind({"since": time}, NOW) is False

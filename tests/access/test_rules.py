@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rowlock.access.binding import MAX_ELEMENTS
-from rowlock.access.rules import MAX_CHARS, MAX_COMPARISONS, MAX_DEPTH, parse
 from rowlock.core.conditions import OPS, Compared, Every, Listed, holds, one_of, required
+from rowlock.core.rule_binding import MAX_ELEMENTS
+from rowlock.core.rules import MAX_CHARS, MAX_COMPARISONS, MAX_DEPTH, parse
 from rowlock.errors import InvalidInput
 
 JOB: dict[str, Any] = {"topic": "report.daily", "scope_id": "u1", "scope": None, "priority": 100, "status": "pending"}
@@ -229,25 +229,25 @@ def test_random_text_is_a_rule_or_refused() -> None:
             rule = parse(made)
         except InvalidInput:
             continue
-        assert holds(rule.bind(ANN), JOB) in (True, False)
+        assert holds(rule.bind(ANN, NOW), JOB) in (True, False)
 
 
 def test_what_an_index_may_know() -> None:
-    condition = parse("scope_id = @request.auth.id && (topic = 'a' || topic = 'b') && status = 'failed'").bind(ANN)
+    condition = parse("scope_id = @request.auth.id && (topic = 'a' || topic = 'b') && status = 'failed'").bind(ANN, NOW)
     assert required(condition) == {"scope_id": "u1", "status": "failed"}
     assert isinstance(condition, Every)
-    assert required(parse("scope_id = @request.auth.id || true").bind(ANN)) == {}
+    assert required(parse("scope_id = @request.auth.id || true").bind(ANN, NOW)) == {}
     either = "(scope_id = @request.auth.id && topic = 'a') || (scope_id = @request.auth.id && topic = 'b')"
-    assert required(parse(either).bind(ANN)) == {"scope_id": "u1"}
-    assert parse("scope_id = @request.auth.id && @request.auth.role = 'ops'").bind(ANN) == Compared(
+    assert required(parse(either).bind(ANN, NOW)) == {"scope_id": "u1"}
+    assert parse("scope_id = @request.auth.id && @request.auth.role = 'ops'").bind(ANN, NOW) == Compared(
         "scope_id", "=", "u1"
     )
-    assert required(parse("scope_id ?= @request.auth.teams").bind(ANN)) == {}
-    assert required(parse("scope_id ?= @request.auth.one && topic = @request.auth.one").bind(ANN)) == {
+    assert required(parse("scope_id ?= @request.auth.teams").bind(ANN, NOW)) == {}
+    assert required(parse("scope_id ?= @request.auth.one && topic = @request.auth.one").bind(ANN, NOW)) == {
         "scope_id": "a",
         "topic": "a",
     }
-    assert required(parse("scope_id != @request.auth.one").bind(ANN)) == {}
+    assert required(parse("scope_id != @request.auth.one").bind(ANN, NOW)) == {}
 
 
 @pytest.mark.parametrize(
@@ -266,16 +266,16 @@ def test_what_an_index_may_know() -> None:
 )
 def test_whose_jobs_a_rule_lets_through(rule: str, known: tuple[str, ...] | None) -> None:
     """What a list is walked along."""
-    assert one_of(parse(rule).bind(ANN), "scope_id") == known
+    assert one_of(parse(rule).bind(ANN, NOW), "scope_id") == known
 
 
 def test_lists_stay_short_conditions() -> None:
     """An index can serve a list, and no list makes a statement long."""
-    assert parse("scope_id ?= @request.auth.teams").bind(ANN) == Listed("scope_id", "=", ("u1", "u2"), True)
-    assert parse("scope_id != @request.auth.teams").bind(ANN) == Listed("scope_id", "!=", ("u1", "u2"), False)
-    assert parse("priority ?> @request.auth.levels").bind(ANN) == Compared("priority", ">", 3)
-    assert parse("priority > @request.auth.levels").bind(ANN) == Compared("priority", ">", 7)
-    assert parse("scope_id = @request.auth.teams").bind(ANN) is False
+    assert parse("scope_id ?= @request.auth.teams").bind(ANN, NOW) == Listed("scope_id", "=", ("u1", "u2"), True)
+    assert parse("scope_id != @request.auth.teams").bind(ANN, NOW) == Listed("scope_id", "!=", ("u1", "u2"), False)
+    assert parse("priority ?> @request.auth.levels").bind(ANN, NOW) == Compared("priority", ">", 3)
+    assert parse("priority > @request.auth.levels").bind(ANN, NOW) == Compared("priority", ">", 7)
+    assert parse("scope_id = @request.auth.teams").bind(ANN, NOW) is False
 
 
 def test_a_list_is_bounded() -> None:
@@ -294,5 +294,5 @@ def test_sets_and_tuples_of_an_application_are_lists() -> None:
 @pytest.mark.parametrize("claim", ["%", "a%", "%b"])
 def test_a_claim_brings_no_wildcards(op: str, claim: str) -> None:
     for left in ("scope", "'abc'"):
-        assert parse(f"{left} {op} @request.auth.team").bind({"team": claim}) is False
-    assert parse("'abc' ~ @request.auth.team").bind({"team": "b"}) is True
+        assert parse(f"{left} {op} @request.auth.team").bind({"team": claim}, NOW) is False
+    assert parse("'abc' ~ @request.auth.team").bind({"team": "b"}, NOW) is True

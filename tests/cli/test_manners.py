@@ -30,6 +30,7 @@ DATABASE = [
     ["jobs", "cancel", "--all", "--yes"],
     ["jobs", "requeue", "--all", "--yes"],
     ["jobs", "delete", "--all", "--yes"],
+    ["flows", "list"],
     ["topics", "list"],
     ["topics", "pause", "mail"],
     ["topics", "resume", "mail"],
@@ -81,7 +82,7 @@ def test_every_command_has_help() -> None:
 
 def test_every_command_on_the_database_takes_url_and_output() -> None:
     for arguments in [*DATABASE, *ONE_JOB]:
-        words = arguments[: 2 if arguments[0] in ("jobs", "topics") else 1]
+        words = arguments[: 2 if arguments[0] in ("flows", "jobs", "topics") else 1]
         text = CliRunner().invoke(cli, [*words, "--help"]).stdout
         assert "--url" in text
         assert "--output" in text

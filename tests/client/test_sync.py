@@ -66,7 +66,17 @@ def test_every_verb_has_its_twin(jobs: Jobs) -> None:
     inner = {"definitions"}
     groups = {name: group for name, group in vars(jobs).items() if verbs(type(group)) and name[0] != "_"}
     groups = {name: group for name, group in groups.items() if name not in inner}
-    assert groups.keys() == {"audit", "bulk", "failures", "schedules", "templates", "tokens", "topics", "workers"}
+    assert groups.keys() == {
+        "audit",
+        "bulk",
+        "failures",
+        "flows",
+        "schedules",
+        "templates",
+        "tokens",
+        "topics",
+        "workers",
+    }
     for name, group in groups.items():
         assert verbs(type(group)) - set(vars(type(getattr(jobs.sync, name)))) == set()
     checked = subprocess.run([sys.executable, "tools/sync_twin.py", "--check"], capture_output=True, text=True)

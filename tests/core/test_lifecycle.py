@@ -80,9 +80,11 @@ def test_only_held_jobs_can_be_written_by_workers() -> None:
 
 
 def test_nothing_but_requeue_brings_a_finished_job_back() -> None:
+    """The requeue of a job of a flow also brings back those that it has stopped: `block`."""
     finished = set(Status) - LIVE
     back = {name for name, move in MOVES.items() if move.sources & finished and move.targets & LIVE}
-    assert back == {"requeue"}
+    assert back == {"requeue", "block"}
+    assert MOVES["block"].sources == {Status.CANCELLED}
     assert Status.COMPLETED not in MOVES["requeue"].sources
 
 

@@ -65,7 +65,7 @@ def worker(folder: Path, app: str, **options: Any) -> Iterator[subprocess.Popen[
 
 def test_every_example_is_run_by_a_test() -> None:
     assert {file.name for file in EXAMPLES.glob("*.py")} == {
-        "templates.py", "steps.py", "ai_pipeline.py", "approval.py", "scheduled_report.py",
+        "templates.py", "steps.py", "ai_pipeline.py", "approval.py", "scheduled_report.py", "order_flow.py",
     }  # fmt: skip
 
 
@@ -208,3 +208,61 @@ async def test_a_scheduled_report_fires_on_time_and_once(folder: Path) -> None:
                 assert (job.status, job.fire_at) == (Status.COMPLETED, one.fire_at)
         kinds = [line.split()[1] for line in run(folder, "scheduled_report.py", "history", "user_123").splitlines()]
         assert sorted(set(kinds) - {"schedule"}) == ["backfill", "run_now"]
+
+
+async def test_an_order_is_a_flow(folder: Path) -> None:
+    def order(item: str, amount: int) -> str:
+        return run(folder, "order_flow.py", item, str(amount)).strip()
+
+    def shown(flow_id: str) -> list[str]:
+        return run(folder, "order_flow.py", "show", flow_id).splitlines()
+
+    async with Jobs(f"sqlite:///{folder / 'jobs.db'}") as jobs:
+
+        async def ended(flow_id: str, status: str) -> None:
+            async def is_so() -> bool:
+                return (await jobs.flows.get(flow_id)).status == status
+
+            await until(is_so)
+
+        async def is_paid(flow_id: str) -> bool:
+            [node] = [node for node in (await jobs.flows.graph(flow_id)).nodes if node.name == "pay"]
+            return node.status == "completed"
+
+        good = order("mug", 120)
+        with worker(folder, "order_flow:jobs"):
+            await until(lambda: is_paid(good))
+        # The worker was killed. Another one goes on.
+        with worker(folder, "order_flow:jobs"):
+            cheap, torn, impossible = order("mug", 40), order("mug", 13), order("unicorn", 120)
+            await ended(good, "completed")
+            assert sorted(shown(good)) == [
+                "completed",
+                "gift: completed, a card for your mug",
+                "invoice: completed, invoice of 120.00",
+                "mail: completed, On its way: a mug, 1.5 kg, with invoice of 120.00 and a card for your mug",
+                "pack: completed, 1.5",
+                "pay: completed, {'id': 'charge for a mug', 'amount': 120.0}",
+                "refund: not taken",
+                "ship: completed, a mug, 1.5 kg, with invoice of 120.00 and a card for your mug",
+            ]
+            [ship] = [node.id for node in (await jobs.flows.graph(good)).nodes if node.name == "ship"]
+            assert [event.event for event in await jobs.events(ship)].count("unblocked") == 1
+
+            await ended(cheap, "completed")
+            assert {"gift: not taken", "refund: not taken"} < set(shown(cheap))
+            assert (await jobs.flows.get(cheap)).counts == {"completed": 5, "cancelled": 2}
+
+            await ended(impossible, "failed")
+            assert {
+                "pack: failed",
+                "ship: cancelled",
+                "mail: cancelled",
+                "refund: completed, 120.00 are paid back",
+            } < set(shown(impossible))
+
+            await ended(torn, "held")
+            assert {"invoice: failed", "ship: held", "mail: blocked", "refund: not taken"} < set(shown(torn))
+            assert run(folder, "order_flow.py", "release", torn) == "ship is released\n"
+            await ended(torn, "failed")  # by its invoice
+            assert "mail: completed, On its way: a mug, 1.5 kg, with no invoice and no gift" in shown(torn)

@@ -77,7 +77,7 @@ async def environ(folder: Path) -> AsyncIterator[dict[str, str]]:
     url = f"sqlite:///{folder / 'jobs.db'}"
     async with Jobs(url) as jobs:
         _, token = await tokens.create(
-            await jobs._store(), "shop", ["enqueue", "manage", "worker", "tokens"], by="test"
+            await jobs._store(), "shop", ["enqueue", "manage", "worker", "flows", "tokens"], by="test"
         )
     with serving(url, folder) as address:
         yield {**os.environ, "ROWLOCK_API": address, "ROWLOCK_TOKEN": token, "ROWLOCK_URL": url}

@@ -45,6 +45,7 @@ SUITES = {
     "stops": Suite("stops"),
     "race": Suite("race"),
     "lines": Suite("lines"),
+    "flows": Suite("flows"),
     "failover": Suite("failover", POSTGRES),
     "lagging": Suite("lagging", POSTGRES),
     "fuzz": Suite("fuzz"),

@@ -27,6 +27,9 @@ class Scale(Struct, frozen=True, kw_only=True):
     raced: int = 5000  # jobs claimed by 16 connections at once
     lined: int = 5000  # jobs with keys, by 16 connections at once …
     lined_kills: int = 10  # … and how often a worker is killed meanwhile
+    flows: int = 60
+    flow_kills: int = 12
+    gathered: int = 1000  # jobs that one job starts at once
     strange: int = 1200  # values, of which half as many go through handlers
     misuses: int = 300
     seeds: int = 2000  # of the simulation

@@ -38,7 +38,8 @@ BOSS, GUEST = "boss@example.com", "guest@example.com"
 A, B = "user-a", "user-b"
 TEMPLATE_LIFE = 600.0  # seconds
 TABLES = (
-    "_jobs", "_jobs_archive", "_jobs_records", "_jobs_audit", "_jobs_topics", "_jobs_schedules", "_jobs_fires"
+    "_jobs", "_jobs_archive", "_jobs_records", "_jobs_audit", "_jobs_topics", "_jobs_schedules", "_jobs_fires",
+    "_jobs_flows", "_jobs_edges",
 )  # fmt: skip
 
 JSON = dict[str, Any]

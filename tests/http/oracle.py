@@ -14,6 +14,8 @@ from rowlock.http.app import ROUTES
 from rowlock.http.routes import Route
 from rowlock.stores.queries import Filter
 from tests.http.harness import GUEST, JSON, PASSWORD, A, B, Who, World
+from tests.stores.harness import claim_by
+from tests.waiting import until
 from tests.waits import waiting
 
 RULES = {"closed": "", "own": "scope_id = @request.auth.id", "open": "true"}
@@ -22,7 +24,7 @@ NOWHERE = "0193fb1e-0000-7000-8000-000000000000"
 
 _INCLUDED = {
     "manage": {"manage", "read", "cancel"},
-    "admin": {"read", "enqueue", "cancel", "manage", "templates", "schedules", "tokens", "worker", "admin"},
+    "admin": {"read", "enqueue", "cancel", "manage", "templates", "schedules", "flows", "tokens", "worker", "admin"},
 }
 
 
@@ -316,6 +318,51 @@ async def _change_schedule(world: World, target: Target) -> Ready:
     return await on_schedule("", body)(world, target)
 
 
+async def _create_flow(world: World, target: Target) -> Ready:
+    jobs = [{**target.body, "name": "first"}, {**target.body, "name": "second", "after": ["first"]}]
+    return Ready("/api/flows", {"name": "made", "jobs": jobs}, 201)
+
+
+def on_flow(suffix: str = "", json: JSON | None = None, *, cancelled: bool = False) -> Prepare:
+    async def prepare(world: World, target: Target) -> Ready:
+        flow = world.jobs.flow("on")
+        flow.add((target.topic, {}), name="first")
+        made = await flow.enqueue()
+        if cancelled:
+            await world.jobs.flows.cancel(made.id)
+        return Ready(f"/api/flows/{made.id}{suffix}", json)
+
+    return prepare
+
+
+async def _release(world: World, target: Target) -> Ready:
+    job_id = await held(world, target)
+    return Ready(f"/api/jobs/{job_id}/release", job=job_id)
+
+
+async def poll(world: World) -> None:
+    """What any worker does: its claims start and stop jobs whose parents have ended."""
+    await (await world.store()).claim(claim_by("idle", "nothing", limit=1))
+
+
+async def held(world: World, target: Target) -> str:
+    """A job that a flow holds, because its parent was cancelled."""
+    draft = world.jobs.flow("held")
+    parent = draft.add(("other", {}))
+    options = {"scope": target.scope, "scope_id": target.user}
+    given = {name: value for name, value in options.items() if value is not None}
+    child = draft.add({"topic": target.topic, "payload": {"of": 1}, **given}, after=parent, if_failed="hold")
+    made = await draft.enqueue()
+    await world.jobs.cancel(parent.id)
+
+    async def is_held() -> bool:
+        await poll(world)
+        return (await world.jobs.flows.get(made.id)).held == 1
+
+    await until(is_held)
+    return child.id
+
+
 _versions = count(1)
 
 
@@ -417,6 +464,13 @@ REQUESTS: dict[str, Prepare] = {
     ),
     "GET /api/schedules/{id}/history": on_schedule("/history"),
     "GET /api/schedules/{id}/preview": on_schedule("/preview"),
+    "POST /api/flows": _create_flow,
+    "GET /api/flows": plain("/api/flows"),
+    "GET /api/flows/{id}": on_flow(),
+    "POST /api/flows/{id}/cancel": on_flow("/cancel", {"node": "first"}),
+    "POST /api/flows/{id}/requeue": on_flow("/requeue", cancelled=True),
+    "DELETE /api/flows/{id}": on_flow(cancelled=True),
+    "POST /api/jobs/{id}/release": _release,
     "GET /api/workers": plain("/api/workers"),
     "GET /api/audit": plain("/api/audit?limit=200"),
     "GET /api/tokens": plain("/api/tokens"),

@@ -23,6 +23,7 @@ import rowlock.http.app
 import rowlock.http.call
 import rowlock.http.cursors
 import rowlock.http.enqueue
+import rowlock.http.flows
 import rowlock.http.jobs
 import rowlock.http.redacting
 import rowlock.http.respond
@@ -31,12 +32,13 @@ import rowlock.http.sessions
 import rowlock.http.streams
 import rowlock.http.tokens
 import rowlock.http.workers
-from rowlock.access import binding, jwt, passwords, rules, secrets, sessions, superusers
+from rowlock.access import jwt, passwords, secrets, sessions, superusers
 from rowlock.access import settings as access_settings
 from rowlock.access.identity import Identity, user
 from rowlock.access.record_batches import RecordBatches
 from rowlock.access.redaction import Redaction
-from rowlock.core import codec
+from rowlock.core import codec, rules
+from rowlock.core import rule_binding as binding
 from rowlock.core.conditions import Compared, Some
 from rowlock.core.templates import read_lane
 from rowlock.http import login_attempts, request
@@ -55,6 +57,7 @@ from tests.http import test_browser_tokens as browsers
 from tests.http import test_bulk as bulk
 from tests.http import test_cursors as paging
 from tests.http import test_edits as edits
+from tests.http import test_flows as flows
 from tests.http import test_injection as injection
 from tests.http import test_job_tokens as job_tokens
 from tests.http import test_jwt as of_users
@@ -355,7 +358,7 @@ SWITCHES: dict[str, dict[str, tuple[Switch, Probe]]] = {
             with_patch(browsers.test_a_stream_of_another_scope_is_another_view),
         ),
         "its jobs get its scope": (
-            replaced(rowlock.http.enqueue, "_in_own_scope", lambda call, asked: asked),
+            replaced(rowlock.http.enqueue, "in_own_scope", lambda call, asked: asked),
             browsers.test_its_jobs_get_its_scope,
         ),
         "it enqueues its own topics": (
@@ -610,8 +613,20 @@ SWITCHES: dict[str, dict[str, tuple[Switch, Probe]]] = {
             matrix.test_stats_count_ones_own_jobs_alone,
         ),
         "what is in the way is not told": (
-            replaced(rowlock.http.enqueue, "_refuse_hidden", _nothing_later),
+            replaced(rowlock.http.enqueue, "refuse_hidden", _nothing_later),
             matrix.test_a_key_or_id_of_anothers_job_tells_nothing_about_it,
+        ),
+        "a flow waits for no hidden job": (
+            replaced(rowlock.http.flows, "hidden_jobs", _nothing_later),
+            flows.test_a_hidden_job_is_no_parent_and_no_holder,
+        ),
+        "each job of a flow is judged": (
+            replaced(rowlock.http.flows, "check_new", _nothing),
+            flows.test_the_right_to_enqueue_is_judged_for_each_job,
+        ),
+        "a flow shows nothing that is redacted": (
+            replaced(rowlock.http.flows, "check_results", _nothing),
+            flows.test_no_flow_shows_what_is_redacted,
         ),
     },
     "A15": {

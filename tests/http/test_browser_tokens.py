@@ -24,7 +24,9 @@ MAY_SEE = {
     "GET /api/jobs/{id}/logs", "GET /api/jobs/{id}/wait", "GET /api/jobs/{id}/line", "GET /api/jobs/{id}/why",
     "GET /api/auth/me", "POST /api/auth/logout", "GET /api/openapi.json",
 }  # fmt: skip
-MAY_ENQUEUE = {"POST /api/jobs/enqueue", "POST /api/jobs/enqueue/batch", "POST /api/jobs/{id}/clone"}
+MAY_ENQUEUE = {
+    "POST /api/jobs/enqueue", "POST /api/jobs/enqueue/batch", "POST /api/jobs/{id}/clone", "POST /api/flows",
+}  # fmt: skip
 
 
 async def make(world: World, who: Who | str = "superuser", **body: Any) -> httpx.Response:

@@ -24,6 +24,9 @@ OFFLINE = {
 OFFLINE_CODES = {
     ("access/superusers.py", "changed"), ("access/superusers.py", "unknown"),
     ("jobs.py", "not_here"),
+    ("client/children.py", "not_here"),
+    ("client/flows.py", "id_behind"), ("client/flows.py", "not_a_node"), ("client/flows.py", "outside"),
+    ("core/flows.py", "no_such_result"),
     ("client/schedules.py", "declared_twice"), ("client/schedules.py", "not_here"),
     ("core/cron.py", "bad_type"), ("core/schedules.py", "not_here"),
     ("signals.py", "bad_type"),

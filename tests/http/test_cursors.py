@@ -55,7 +55,10 @@ async def crowd(world: World) -> dict[str, str]:
     often, *_ = [await world.jobs.schedules.put(f"s{n}", ("often", {}), Every(86_400), by="test") for n in range(MANY)]
     for _ in range(MANY):
         await world.jobs.schedules.run_now(often.id, by="test")
+    for n in range(MANY):
+        await world.jobs.chain(("t", {}), name=f"flow{n}")
     return {
+        "/api/flows": "/api/flows",
         "/api/jobs": "/api/jobs",
         "/api/jobs/{id}/events": f"/api/jobs/{busy}/events",
         "/api/jobs/{id}/logs": f"/api/jobs/{busy}/logs",

@@ -51,7 +51,7 @@ async def test_in_a_batch_anothers_job_stays_hidden(world: World, monkeypatch: p
     async def looked_too_early(*arguments: Any) -> None:
         return None
 
-    monkeypatch.setattr(rowlock.http.enqueue, "_refuse_hidden", looked_too_early)
+    monkeypatch.setattr(rowlock.http.enqueue, "refuse_hidden", looked_too_early)
     batch = {"jobs": [BODY, {"topic": "mail", "scope_id": A}]}
     [hidden, own] = (await told(world, "/api/jobs/enqueue/batch", batch, who="user A"))["items"]
     unseen = dict.fromkeys(("id", "status", "run_at", "created"))

@@ -17,8 +17,16 @@ async def probe(defence: Defence, request: pytest.FixtureRequest, folder: Path) 
             await defence.probe(world)
 
 
-@pytest.mark.timeout(400)  # a probe tries every route as every caller, twice
-@pytest.mark.parametrize("defence", DEFENCES, ids=str)
+# These try every route as every caller, twice: a minute each.
+LONG = ("A1, by scope", "A1, by rule", "A1, who may is checked")
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "defence",
+    [pytest.param(one, marks=pytest.mark.proof) if str(one) in LONG else one for one in DEFENCES],
+    ids=str,
+)
 async def test_a_defence_is_needed(defence: Defence, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     for name in ("on", "off"):
         (tmp_path / name).mkdir()

@@ -113,6 +113,18 @@ class Stage:
                 yield requests.post(url, json=body, headers=headers, timeout=30).json()["id"]
             yield None
 
+    def flows(self, server: Server) -> Iterator[str | None]:
+        """Ids of new flows, live ones and cancelled ones; None: one that is made up."""
+        url, headers = f"{server.url}/api/flows", dict(self.who["admin token"].headers)
+        for n in count():
+            body: Any = {"name": "made", "jobs": [{"topic": "t"}]}
+            made = requests.post(url, json=body, headers=headers, timeout=30).json()["id"]
+            if n % 2:
+                requests.post(f"{url}/{made}/cancel", headers=headers, timeout=30)
+            yield made
+            if n % 4 == 3:
+                yield None
+
     def schedules(self, server: Server) -> Iterator[str | None]:
         """Ids of new schedules; None: one that is made up."""
         url, headers = f"{server.url}/api/schedules", dict(self.who["admin token"].headers)
@@ -145,6 +157,8 @@ def check(stage: Stage, server: Server, method: str, path: str, who: Who, mode: 
         ids = stage.bulks(server)
     elif path.startswith("/api/schedules"):
         ids = stage.schedules(server)
+    elif path.startswith("/api/flows"):
+        ids = stage.flows(server)
     session = requests.Session()
 
     @settings(
@@ -157,7 +171,8 @@ def check(stage: Stage, server: Server, method: str, path: str, who: Who, mode: 
     )
     @given(case=operation.as_strategy(mode))
     def one(case: Any) -> None:
-        if path.startswith(("/api/jobs/{id}", "/api/bulk/{id}", "/api/schedules/{id}")) and (known := next(ids)):
+        of_one = ("/api/jobs/{id}", "/api/bulk/{id}", "/api/schedules/{id}", "/api/flows/{id}")
+        if path.startswith(of_one) and (known := next(ids)):
             case.path_parameters["id"] = known  # what is made up is never there
         if path == "/api/bulk" and mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
             # What goes with what is more than a schema can say.
@@ -165,6 +180,10 @@ def check(stage: Stage, server: Server, method: str, path: str, who: Who, mode: 
             case.body = {**kept, "action": "cancel", "filter": {"topic": ["none"]}}
         if path in ABOUT_SCHEDULES and mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
             case.body = _possible(path, case.body)
+        if path.startswith("/api/flows") and mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
+            # Names must fit each other.
+            kept = {name: value for name, value in case.body.items() if name in ("reason", "name")}
+            case.body = {**kept, "jobs": [{"topic": "t", "name": "a"}]} if path == "/api/flows" else kept
         if path == "/api/jobs/enqueue" and who.kind == "user" and isinstance(case.body, dict):
             case.body["scopeId"] = A
         if path.endswith("/wait"):
@@ -189,11 +208,11 @@ def test_an_admin_gets_what_the_document_says(stage: Stage, server: Server, meth
         if mode is GenerationMode.POSITIVE or _can_be_wrong(method, path):
             check(stage, server, method, path, stage.who["admin token"], mode)
     # What can't be made up: passwords, links, ids of tokens, sessions and runs, fingerprints, addresses of callbacks,
-    # names of signals, jobs that wait.
+    # names of signals, jobs that wait, jobs that a flow holds.
     made_up = ("/api/tokens/{token_id}", "/api/sessions/{session_id}", "/api/failures/{fingerprint}", *OF_A_RUN)
     made_up = (*made_up, *(path for _, path in OPERATIONS if path.startswith("/api/templates/{topic}")))  # and versions
     made_up = (*made_up, *(path for _, path in OPERATIONS if "/callbacks/" in path or "/signals/" in path))
-    made_up = (*made_up, "/api/jobs/{id}/wake")
+    made_up = (*made_up, "/api/jobs/{id}/wake", "/api/jobs/{id}/release")
     if "/auth/" not in path and path not in made_up:
         assert any(status < 300 for status in stage.reached[f"{method} {path}"]), "it was refused each time"
 

@@ -14,7 +14,7 @@ JS = ROOT / "js"
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.mark.parametrize("test", ["client", "retries", "watch", "seed"])
+@pytest.mark.parametrize("test", ["client", "flows", "retries", "watch", "seed"])
 def test_client(served: Served, test: str) -> None:
     served.run(f"{test}.test.js")
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from tests.proof import (
     checker_clients,
     checker_events,
+    checker_flows,
     checker_lines,
     checker_moves,
     checker_runs,
@@ -43,6 +44,7 @@ INVARIANTS: dict[str, Callable[[World], Iterable[tuple[str | None, str]]]] = {
     "S13": checker_clients.s13_one_live_job_per_key,
     "S14": checker_schedules.s14_one_job_per_time_and_every_time_is_on_record,
     "S15": checker_lines.s15_lines_keep_their_order_and_once_is_once,
+    "S16": checker_flows.s16_children_run_after_their_parents_and_joins_fire_once,
     "S17": checker_clients.s17_business_row_and_job_together,
     "S19": checker_events.s19_every_move_is_recorded_in_its_transaction,
     "S20": checker_clients.s20_nothing_vanishes,
@@ -59,7 +61,6 @@ INVARIANTS: dict[str, Callable[[World], Iterable[tuple[str | None, str]]]] = {
     "EVENTS": checker_events.events_equal_what_was_witnessed,
 }
 NOT_APPLICABLE = {
-    "S16": "there are no flows yet",
     "S18": "there are no actors with scopes yet",
     "L3": "a figure, not an invariant: benchmarks measure it",
     "L4": "a history holds nothing about listeners; the doorbell's own tests do",

@@ -7,7 +7,7 @@ from typing import Any
 from rowlock.core.job import LiveKey
 from tests.proof.history import Operation
 from tests.proof.lives import LIVE, Life, Step, World
-from tests.proof.witness import JOBS, TOPICS
+from tests.proof.witness import EDGES, JOBS, TOPICS
 
 Found = Iterator[tuple[str | None, str]]
 
@@ -60,10 +60,12 @@ def s2_every_job_has_a_source(world: World) -> Found:
     sources = _sources(world)
     if not sources:
         return
+    edges = [change.after for change in world.history.changes if change.table == EDGES and change.after is not None]
+    started = {edge["parent"] for edge in edges if edge["call"] is not None}
     for job_id, lives in world.by_id.items():
         made = lives[0].steps[0].after or {}
-        if job_id not in sources and made.get("schedule_id") is not None:
-            continue  # see S14
+        if job_id not in sources and (made.get("schedule_id") is not None or job_id in started):
+            continue  # see S14 and S16
         if job_id not in sources:
             yield job_id, "nobody asked for it"
         elif all(one.outcome == "fail" for one in sources[job_id]):
@@ -99,7 +101,7 @@ def s13_one_live_job_per_key(world: World) -> Found:
         if change.table != JOBS:
             continue
         before, after = change.before, change.after
-        if (before or after or {}).get("line") is not None:
+        if (before or after or {}).get("line_seq") is not None:
             continue
         if before is not None and before["key"] is not None and holders.get(_key(before)) == before["id"]:
             del holders[_key(before)]

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from tests.proof.history import RowChange
-from tests.proof.lives import LIVE, REPLACED, Life, Row, Step, World
+from tests.proof.lives import BEGUN, LIVE, REPLACED, Life, Row, Step, World
 from tests.proof.witness import JOBS
 
 Found = Iterator[tuple[str | None, str]]
@@ -36,7 +36,7 @@ def _heads_and_order(world: World) -> Found:
     lines: defaultdict[str, _Line] = defaultdict(_Line)
     for change in world.history.changes:
         row = change.after or change.before
-        if change.table != JOBS or row is None or row["line"] is None:
+        if change.table != JOBS or row is None or row["line_seq"] is None:
             continue
         line, before, after = lines[row["line"]], change.before, change.after
         if after is None or after["status"] not in LIVE:
@@ -84,7 +84,7 @@ def _places(world: World) -> Found:
     last: dict[str, int] = {}  # by line, where all have one order
     for change in world.history.changes:
         before, after = change.before, change.after
-        if change.table != JOBS or after is None or after["line"] is None:
+        if change.table != JOBS or after is None or after["line_seq"] is None:
             continue
         moved = before is None or before["line_seq"] != after["line_seq"]
         if before is not None and before["status"] not in LIVE and after["status"] in LIVE:
@@ -104,7 +104,7 @@ def _places(world: World) -> Found:
 def _replaced(world: World) -> Found:
     for life in world.lives:
         for step in life.steps:
-            if step.move != "replace" or step.before is None:
+            if step.move != "replace" or step.before is None or step.said("reason") == BEGUN:
                 continue
             by = str(step.said("reason")).removeprefix(REPLACED)
             newer = world.by_id.get(by)

@@ -39,7 +39,10 @@ COLUMNS = {  # what a move may change; everything else must stay
     "acknowledge_cancel": _SETTLED | {"finished_at", "last_error", "cancel_reason"},
     "cancel": _CANCELLED,
     "replace": _CANCELLED,
-    "unblock": _ENTRY | {"status", "ready", "run_at"},
+    "unblock": _ENTRY | {"status", "ready", "run_at"} | {"payload", "line"},  # of flows: see S16
+    "stop": _CANCELLED - {"run_at", "waits_for"},
+    "block": _CANCELLED - {"run_at", "waits_for"},
+    "release_hold": _ENTRY,
     "cancel_timeout": _ENTRY | {"status", "finished_at", "locked_by", "locked_until", "ready", "waits_for"},
     "promote": {"ready"},
     "rescue": (_SETTLED - {"started_at"})
@@ -49,7 +52,7 @@ COLUMNS = {  # what a move may change; everything else must stay
     "update": _ENTRY | {"priority", "run_at", "ready", "payload", "tags"} | {"step", "progress"},
     "requeue": _ENTRY
     | {"status", "ready", "run_at", "retries", "crashes", "progress", "stage", "message", "result", "expires_at"}
-    | {"finished_at", "cancel_requested_at", "cancel_reason", "fingerprint", "line_seq", "step"}
+    | {"finished_at", "cancel_requested_at", "cancel_reason", "fingerprint", "line_seq", "line", "step"}
     | {"payload", "priority", "tags"},
     "complete": {"status", "updated", "started_at", "finished_at", "result"},
 }
@@ -219,7 +222,7 @@ def s7_one_completion_and_ends_are_final(world: World) -> Found:
                 yield job_id, f"was completed after it was removed, by {life.steps[0]}"
         for step in (step for life in lives for step in life.steps):
             was = step.before["status"] if step.before else None
-            allowed = {"delete", "prune"} if was == "completed" else {"requeue", "delete", "prune"}
+            allowed = {"delete", "prune"} if was == "completed" else {"requeue", "block", "delete", "prune"}
             if was in ENDED and step.move not in allowed:
                 yield job_id, f"{step} after its end"
     for job_id in world.history.jobs.keys() & world.history.archive.keys():

@@ -171,7 +171,7 @@ def l5_at_rest_nothing_is_left(world: World) -> Found:
         rows = world.history.jobs
         led = {row.get("line") for row in rows.values() if row["status"] in LIVE and row["status"] != "blocked"}
         for job_id, row in rows.items():
-            if row["status"] == "blocked" and row.get("line") not in led:
+            if row["status"] == "blocked" and row.get("line_seq") is not None and row.get("line") not in led:
                 yield job_id, "is blocked, and its line has no head"
     if not world.history.at_rest:
         return

@@ -22,6 +22,7 @@ from rowlock.runtime.claim_settle import ClaimSettle
 from rowlock.stores.base import Beat, Guard, NewLine, Progress
 from tests.proof import (
     crash_points_bulk,
+    crash_points_flows,
     crash_points_lines,
     crash_points_schedules,
     crash_points_steps,
@@ -36,6 +37,7 @@ from tests.proof.history import History
 __all__ = [
     "CASES",
     "crash_points_bulk",
+    "crash_points_flows",
     "crash_points_lines",
     "crash_points_schedules",
     "crash_points_steps",

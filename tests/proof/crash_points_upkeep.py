@@ -1,10 +1,11 @@
 """What workers, maintenance and operators do beside the runs, as cases."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rowlock.core.job import Job
+from rowlock.core.job import HELD, Job, Status
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Update
 from rowlock.stores.base import Edit, Retention, WorkerInfo
@@ -98,13 +99,29 @@ def _rescuing(**wishes: Any) -> Callable[[Actor], Awaitable[Act]]:
     return simply(lambda store, _: store.move_due(Rescue(by=ACTOR, backoff=[0.0], **wishes)))
 
 
+def _until_moved(*sources: Status) -> Callable[[Actor, Act], Awaitable[None]]:
+    """Ask again until the job has left these statuses. The server may not have noticed that the first client is gone:
+    until then its transaction has the row, and others pass over it."""
+
+    async def recover(actor: Actor, act: Act) -> None:
+        job_id = actor.facts["id"]
+        async with asyncio.timeout(10):
+            while (await actor.store.read([job_id], Status)).get(job_id) in sources:
+                await act()
+
+    return recover
+
+
 case("promote", _future, simply(lambda store, _: store.promote()), steps("promote"))
-case("rescue", _lease_over, _rescuing(), steps("rescue"))
-case("rescue of named workers", _worker_dead, _rescuing(workers=["dead"]), steps("rescue"))
-case("expire", _too_late, simply(lambda store, _: store.move_due(Expire(by=ACTOR))), steps("expire"))
+case("rescue", _lease_over, _rescuing(), steps("rescue"), recover=_until_moved(*HELD))
+case("rescue of named workers", _worker_dead, _rescuing(workers=["dead"]), steps("rescue"), recover=_until_moved(*HELD))
+case(
+    "expire", _too_late, simply(lambda store, _: store.move_due(Expire(by=ACTOR))), steps("expire"),
+    recover=_until_moved(Status.PENDING),
+)  # fmt: skip
 case(
     "cancel timeout", _cancel_unheard, simply(lambda store, _: store.move_due(CancelTimeout(by=ACTOR, grace=0.0))),
-    steps("cancel_timeout"),
+    steps("cancel_timeout"), recover=_until_moved(*HELD),
 )  # fmt: skip
 case("prune", _dead_letter, simply(lambda store, _: store.prune(Retention(failed=0.0))), steps("prune"))
 case("group failures", _ungrouped, simply(lambda store, _: store.tidy("group_failures", 200)), _groupings)

@@ -16,6 +16,7 @@ HELD = frozenset({"processing", "cancel_requested"})  # by a worker, if there is
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 DEATHS = frozenset({"kill", "exit", "crash"})  # kinds of faults after which a process is gone
 REPLACED = "replaced by "  # so begins the reason of a job that a newer one has replaced
+BEGUN = "the job that has started it was cancelled"  # the reason of a job that its starter takes along
 _HISTORY = frozenset({"history", "history_dropped"})
 _LINES = frozenset({"log", "log_dropped"})
 _MOVE_OF_EVENT = {
@@ -35,6 +36,8 @@ _MOVE_OF_EVENT = {
     "updated": "update",
     "requeued": "requeue",
     "unblocked": "unblock",
+    "blocked": "block",
+    "hold_released": "release_hold",
 }
 
 
@@ -61,7 +64,8 @@ class Step(Struct):
     first: int = 0
     """The seq it began with; SQLite moves and writes the history in two statements."""
     lined: Row | None = None
-    """The archive's row after lines were added that the handler had logged before its own transaction."""
+    """The archive's row after lines were added that the handler had logged before its own transaction. Or the row after
+    another job has begun to wait for it."""
 
     @property
     def old(self) -> Row:
@@ -251,6 +255,8 @@ def _steps(changes: list[RowChange], deleted_in: set[int]) -> list[Step]:
             _date(steps, change)
         elif steps and _is_grouped(change):
             steps[-1].after = change.after
+        elif steps and is_watched(change):
+            steps[-1].lined = change.after
         elif steps and change.after is not None and _are_last_lines(steps[-1], change):
             steps[-1].lined = change.after | {"status": "completed"}
         else:
@@ -299,6 +305,14 @@ def _is_grouped(change: RowChange) -> bool:
     if change.table != JOBS or before is None or after is None or changed(before, after) != {"fingerprint"}:
         return False
     return before["fingerprint"] is None and after["status"] in ("failed", "expired")
+
+
+def is_watched(change: RowChange) -> bool:
+    """From now on its end is noted: it waits in no line, other jobs wait for it."""
+    before, after = change.before, change.after
+    if change.table != JOBS or before is None or after is None or before["line"] is not None:
+        return False
+    return "line" in changed(before, after) <= {"line", "flow_id"}
 
 
 def _date(steps: list[Step], change: RowChange) -> None:
@@ -351,6 +365,8 @@ def _move(before: Row, after: Row, entries: list[Row]) -> str | None:
         event = entries[0]["event"]
         if event in ("cancelled", "cancel_requested") and str(entries[0].get("reason")).startswith(REPLACED):
             return "replace"
+        if event in ("cancelled", "cancel_requested") and entries[0].get("by") == "rowlock":
+            return "replace" if entries[0].get("reason") == BEGUN else "stop"
         if event == "cancelled" and before["status"] == "cancel_requested" and not is_held(before):
             return "acknowledge_callback"
         if event == "cancelled":

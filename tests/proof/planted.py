@@ -2,6 +2,7 @@
 
 from tests.proof import (
     planted_clients,
+    planted_flows,
     planted_lines,
     planted_moves,
     planted_runs,
@@ -14,6 +15,7 @@ from tests.proof.planting import PLANTS as PLANTS
 __all__ = [
     "PLANTS",
     "planted_clients",
+    "planted_flows",
     "planted_lines",
     "planted_moves",
     "planted_runs",

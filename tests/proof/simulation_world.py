@@ -22,6 +22,7 @@ import rowlock.run_steps
 from rowlock.client import enqueue as client_enqueue
 from rowlock.client.enqueue import safe_insert
 from rowlock.context import Context
+from rowlock.core.flows import Edge
 from rowlock.core.ids import IdMaker
 from rowlock.core.job import Job, NewJob, Status, new_job
 from rowlock.core.retry import Quadratic
@@ -46,6 +47,7 @@ from rowlock.runtime.supervisor import Rescue, accuse
 from rowlock.runtime.worker import Worker
 from rowlock.stores.base import Awaited, Enqueued, Guard, Hold, Store
 from rowlock.stores.group import Group
+from rowlock.tasks import Draft, ReturnType
 from tests.proof.history import Execution, Fault, Operation, StepRun
 from tests.proof.simulation_database import new_database
 from tests.proof.simulation_handlers import make_tasks
@@ -150,6 +152,24 @@ class Machine:
 
     def address_sync(self, job_id: str, signal: str, n: int) -> str:
         raise AssertionError("handlers are async here")
+
+    async def start_children(self, job: Job, call: int, drafts: Sequence[Draft]) -> Hold:
+        raise AssertionError("handlers start no children here")
+
+    def start_children_sync(self, job: Job, call: int, drafts: Sequence[Draft]) -> Hold:
+        raise AssertionError("handlers start no children here")
+
+    async def children(self, job_id: str, call: int) -> list[Edge]:
+        raise AssertionError("handlers start no children here")
+
+    def children_sync(self, job_id: str, call: int) -> list[Edge]:
+        raise AssertionError("handlers start no children here")
+
+    def drafts(self, jobs: Sequence[Any]) -> list[Draft]:
+        raise AssertionError("handlers start no children here")
+
+    def returns(self, draft: Draft) -> ReturnType:
+        raise AssertionError("handlers start no children here")
 
     async def steps(self, job_id: str) -> list[StoredStep]:
         found: dict[str, StoredSteps] = await self.line.read([job_id], StoredSteps)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.proof import planted_lines, planted_runs, planted_schedules, planted_waits
+from tests.proof import planted_flows, planted_lines, planted_runs, planted_schedules, planted_waits
 from tests.proof.checker import INVARIANTS, NOT_APPLICABLE, check, summary
 from tests.proof.checker_moves import moves
+from tests.proof.flowing_lives import FlowingLives
 from tests.proof.history import Violation
 from tests.proof.lives import World
 from tests.proof.planted import PLANTS
@@ -39,26 +40,34 @@ MOVES = {
     *("checkpoint", "retry_step"),
 }
 LINES = {"unblock", "replace"}
+FLOWS = {"unblock", "stop", "block", "release_hold"}
 WAITS = {"wait", "cancel_wait", "signal", "wake", "resume", "report_callback", "acknowledge_callback"}
 
 
 @pytest.mark.parametrize(
     ("lives_of", "made"),
-    [(RandomLives, MOVES | LINES), (WaitingLives, MOVES | WAITS), (ScheduledLives, MOVES | {"unblock"})],
+    [
+        (RandomLives, MOVES | LINES),
+        (WaitingLives, MOVES | WAITS),
+        (ScheduledLives, MOVES | {"unblock"}),
+        (FlowingLives, (MOVES - {"update"}) | FLOWS),
+    ],
 )
 def test_random_valid_lives_pass_and_make_every_move(lives_of: type[RandomLives], made: set[str]) -> None:
     began = time.monotonic()
     kind: Any = lives_of
-    many = [played(seed, kind) for seed in range(SEEDS)]
+    seeds = SEEDS // 2 if lives_of is FlowingLives else SEEDS
+    many = [played(seed, kind) for seed in range(seeds)]
     valid = [lives.history for lives in many]
     found = [violation for history in valid for violation in check(history)]
-    print(summary("random lives", valid, found, time.monotonic() - began, seeds=SEEDS))
+    print(summary("random lives", valid, found, time.monotonic() - began, seeds=seeds))
     assert found == []
     assert [finding for lives in many for finding in lives.findings] == []  # of `rowlock verify`
     assert set().union(*(moves(World(history).lives) for history in valid)) == made
 
 
 LIVES = {
+    planted_flows.__name__: FlowingLives,
     planted_lines.__name__: RandomLives,
     planted_schedules.__name__: ScheduledLives,
     planted_waits.__name__: WaitingLives,

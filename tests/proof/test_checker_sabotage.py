@@ -10,12 +10,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import rowlock.core.flows
+import rowlock.stores.flows
 from rowlock.core.moves import Order, Refusal, Requeue, Rescue
 from rowlock.stores import sql
 from rowlock.stores.sqlite import moves as sqlite_moves
 from rowlock.stores.sqlite import settle
+from tests.proof import sabotage_flows
 from tests.proof.checker import check
+from tests.proof.flowing_lives import FlowingLives
 from tests.proof.random_lives import RandomLives
+from tests.proof.sabotage import Switch, replaced
 
 SEEDS = range(100, 130)
 STEPS = 150
@@ -45,10 +50,10 @@ STATEMENTS = {  # what is taken away: (file, text, its replacement, the invarian
 }
 
 
-def caught() -> set[str]:
+def caught(lives_of: type[RandomLives] = RandomLives) -> set[str]:
     """By which invariants, over the seeds, until something was found."""
     for seed in SEEDS:
-        history = asyncio.run(RandomLives(seed).play(STEPS))
+        history = asyncio.run(lives_of(seed).play(STEPS))
         if found := {violation.invariant for violation in check(history)}:
             return found
     return set()
@@ -122,3 +127,20 @@ def test_a_verb_without_its_defence_is_caught(
 ) -> None:
     monkeypatch.setattr(module, function, instead)
     assert caught() & invariants
+
+
+FLOWS: dict[str, Switch] = {
+    "a join does not wait for all": sabotage_flows.planned(sabotage_flows.first_is_enough),
+    "if_failed is not looked at": sabotage_flows.told(if_failed="run"),
+    "conditions are not looked at": sabotage_flows.told(condition=None),
+    "all conditions are false": replaced(rowlock.core.flows, "holds", lambda *_: False),
+    "what a person has cancelled comes back": sabotage_flows.planned(sabotage_flows.always_because_of_parents),
+    "what is stopped stops nobody": replaced(rowlock.stores.flows, "lines", lambda _: []),
+    "payloads are not filled in": replaced(rowlock.core.flows, "filled", lambda payload, _: payload),
+}
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_a_flow_without_its_defence_is_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    FLOWS[name](monkeypatch)
+    assert "S16" in caught(FlowingLives)

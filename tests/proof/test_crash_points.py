@@ -49,19 +49,21 @@ def test_every_verb_that_writes_has_a_case() -> None:
     reads = {
         *("read", "holders", "stored_rows", "end_counts", "list", "stats", "workers", "paused", "look"),
         *("held_by", "records", "audit", "failures", "bulks", "bulk_items", "newest", "newest_of_scopes", "mark"),
-        *("count_ready", "next_fire", "schedules", "fires"),
+        *("count_ready", "next_fire", "schedules", "fires", "flows", "flow_graph"),
         *("series", "now", "home", "pending_migrations", "traits", "owes_ring"),
     }
     connects = {"open", "close", "ring", "wait_for_work"}
     elsewhere = {
         "migrate",  # below
         "sync_transaction",  # the same statements as transaction's
+        "drop_flow",  # one statement, or one transaction, of what is left of deleted jobs
     }
     cases = {
         *("insert", "claim", "settle", "heartbeat", "progress", "transaction", "report", "retire", "promote"),
         "tidy",  # a case for each chore but sweep_rollups: one statement, of what nobody will ask for again
         *("move", "move_due", "prune", "steer_topic", "write_records", "set_backoff"),
         *("create_bulk", "steer_bulk", "run_bulk", "checkpoint", "take_signal", "change_schedules"),
+        *("insert_flow", "start_children"),
     }
     verbs = {name for name in vars(Store) if not name.startswith("_")}
     assert verbs - connects == reads | elsewhere | cases

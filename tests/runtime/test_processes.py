@@ -80,7 +80,9 @@ async def test_what_a_handler_tells_arrives(runner: Runner) -> None:
     link = Wire()
     result = completed(await runner.run("tell", link=link))
     assert link.lines == [("warning", "line 0"), ("warning", "line 1"), ("warning", "line 2")]
-    assert ("stage 2", "\N{REPLACEMENT CHARACTER} and ?") in [(stage, text) for _, stage, text in link.reports]
+    # What is told within a moment arrives as one report, or as several on a busy machine.
+    assert [stage for _, stage, _ in link.reports if stage is not None][-1] == "stage 2"
+    assert [text for _, _, text in link.reports if text is not None][-1] == "\N{REPLACEMENT CHARACTER} and ?"
     assert link.reports[-1][0] == 100.0
     assert link.beats >= 1
     assert link.looks

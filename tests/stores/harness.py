@@ -59,6 +59,12 @@ UPDATE _jobs SET status = 'pending', ready = true, version = version - 1, locked
 WHERE locked_by IS NOT NULL
 """
 
+# Jobs that came to a line, or wait for other jobs of their flow.
+BLOCKED_AT_FIRST = """
+SELECT id FROM _jobs WHERE if_live IS NOT NULL UNION ALL SELECT id FROM _jobs_archive WHERE if_live IS NOT NULL
+UNION ALL SELECT DISTINCT child FROM _jobs_edges WHERE call IS NULL
+"""
+
 _ids = IdMaker(lambda: micros(START) * 1000, os.urandom)
 
 
@@ -209,10 +215,20 @@ class Harness(ABC):
         )
         jobs = await self.store.read([str(row[0]) for row in kept], Job)
         assert len(jobs) == len(kept)
+        waited = {str(job_id) for (job_id,) in await self.fetch(BLOCKED_AT_FIRST)}
         rows = {}
         for raw_id, ready, history, dropped, log, log_dropped, got in kept:
             entries, lines = tuple(json.loads(history or "[]")), tuple(json.loads(log or "[]"))
-            row = Row(jobs[str(raw_id)], bool(ready), entries, dropped, lines, log_dropped, got=got)
+            row = Row(
+                jobs[str(raw_id)],
+                bool(ready),
+                entries,
+                dropped,
+                lines,
+                log_dropped,
+                got=got,
+                waited=str(raw_id) in waited,
+            )
             rows[str(raw_id)] = row
             check(row)
         for (raw_id,) in await self.fetch("SELECT DISTINCT job_id FROM _jobs_steps"):
@@ -441,9 +457,9 @@ class PostgresHarness(Harness):
             await self._connection.close()
 
     async def reset(self) -> None:
+        assert isinstance(self.store, PostgresStore)
         await super().reset()
         # Its clock has gone back to START: what the store has learned of dead index entries leads past everything new.
-        assert isinstance(self.store, PostgresStore)
         self.store._claim_bounds, self.store._due = ClaimBounds(), Floor()
 
     async def _set_clock(self) -> None:

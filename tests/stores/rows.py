@@ -26,7 +26,8 @@ class SignalRow(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True):
-    """All that is kept of a job. `got`: how many signals it has counted; the archive does not say."""
+    """All that is kept of a job. `got`: how many signals it has counted; the archive does not say. `waited`: it was
+    blocked at first."""
 
     job: Job
     ready: bool
@@ -37,6 +38,7 @@ class Row(Struct, frozen=True):
     steps: tuple[StoredStep, ...] = ()  # by position, name and n
     signals: tuple[SignalRow, ...] = ()  # by seq
     got: int = 0
+    waited: bool = False
 
 
 class Audit(Struct, frozen=True, kw_only=True):
@@ -82,7 +84,7 @@ def timeline(row: Row) -> Iterable[Event]:
         earlier = row.dropped + sum(entry["version"] < version for entry in row.history)
         return event(version + earlier, at, "claimed", Status.PROCESSING, version, by, started_at=started_at)
 
-    yield event(0, job.created, "enqueued", Status.PENDING, 0, None)
+    yield event(0, job.created, "enqueued", Status.BLOCKED if row.waited else Status.PENDING, 0, None)
     for k, entry in enumerate(row.history, start=row.dropped):
         rest = dict(entry)
         at, what, status = moment(rest.pop("at")), rest.pop("event"), Status(rest.pop("status"))

@@ -68,10 +68,11 @@ VERBS: dict[str, Verb] = {
 }
 NO_SOURCE = {"enqueue"}
 IN_LINES = {"replace", "unblock"}  # see test_lines.py
+IN_FLOWS = {"stop", "block", "release_hold"}  # see test_flows.py
 
 
 def test_no_move_is_forgotten() -> None:
-    assert set(VERBS) | NO_SOURCE | IN_LINES == set(MOVES)
+    assert set(VERBS) | NO_SOURCE | IN_LINES | IN_FLOWS == set(MOVES)
 
 
 async def liked(store: Harness, verb: str, status: Status) -> Job:

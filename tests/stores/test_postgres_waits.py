@@ -21,7 +21,7 @@ from tests.stores.conftest import real_postgres_store
 from tests.stores.harness import Harness, lanes, mark, settlement, wait
 from tests.stores.processes import deadlocks, real_job, stores
 
-ROUNDS = 200
+ROUNDS = 60
 pytestmark = pytest.mark.timeout(300)
 LANES = lanes("mail")
 

@@ -10,8 +10,8 @@ from typing import Any
 from msgspec.structs import asdict
 
 from rowlock.access.explain import explain
-from rowlock.access.rules import parse
 from rowlock.core.conditions import Condition, holds, one_of, required
+from rowlock.core.rules import parse
 from rowlock.stores.conditions import Renderer
 from rowlock.stores.listing import Walk, WalkPart
 from rowlock.stores.postgres.listing import PostgresPart

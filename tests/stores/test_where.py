@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from rowlock.access.binding import MAX_TEXT
-from rowlock.access.rules import parse
 from rowlock.core.conditions import FIELDS, OPS, Compared, Condition, Every, Some, holds
 from rowlock.core.lifecycle import Completed, Failed
+from rowlock.core.rule_binding import MAX_TEXT
+from rowlock.core.rules import parse
 from rowlock.stores.queries import Filter
 from tests.stores.conftest import shared_store
 from tests.stores.harness import START, Harness, job, settlement
@@ -96,7 +96,7 @@ async def test_a_rule_finds_ones_own_jobs(store: Harness) -> None:
     rule = parse("scope_id = @request.auth.id || @request.auth.role = 'ops'")
 
     async def seen(claims: dict[str, Any]) -> set[str]:
-        return {one.id for one in (await store.store.list(Filter(where=rule.bind(claims)))).items}
+        return {one.id for one in (await store.store.list(Filter(where=rule.bind(claims, START)))).items}
 
     assert await seen({"id": "u1"}) == {mine.id}
     assert await seen({"id": "u3"}) == set()
@@ -111,5 +111,5 @@ async def test_the_longest_claim_is_a_pattern_like_any_other(store: Harness, cha
     rule = parse("scope_id !~ @request.auth.text && scope_id ?!~ @request.auth.texts")
     for length, wanted in ((MAX_TEXT, [one.id]), (MAX_TEXT + 1, []), (20 * MAX_TEXT, [])):
         claims = {"text": char * length, "texts": [char * length, "x"]}
-        page = await store.store.list(Filter(where=rule.bind(claims)))
+        page = await store.store.list(Filter(where=rule.bind(claims, START)))
         assert [found.id for found in page.items] == wanted

@@ -22,17 +22,6 @@ export declare class WaitTimeout extends Final {
     readonly signal: string;
     constructor(signal: string);
 }
-/** How a suspended run ends: a step is tried again later, or the job waits. */
-export type Suspension = {
-    kind: "retry";
-    step: string;
-    delay: number;
-    error: string;
-} | {
-    kind: "wait";
-    seconds: number;
-    body: object;
-};
 /**
  * Goes through the handler when a wait, or the backoff of a step, ends the run. The job goes on later. `finally` blocks run. A `catch` block must
  * throw it again: `if (error instanceof Suspend) throw error`.
@@ -40,8 +29,6 @@ export type Suspension = {
 export declare class Suspend extends RowlockError {
     /** Which call ends the run. */
     readonly text: string;
-    readonly how: Suspension;
-    constructor(text: string, how: Suspension);
 }
 /** This run must end. Catching it only delays the end. */
 export declare class Interrupted extends RowlockError {
@@ -65,4 +52,3 @@ export declare class LeaseLost extends Interrupted {
         version: number;
     });
 }
-export declare const timedOut: (seconds: number) => string;

@@ -1,7 +1,6 @@
 import type { EnqueueOptions } from "../types.ts";
-import { type Control } from "./control.ts";
-import { type End, type Level } from "./messages.ts";
-import { RunSteps, type StepContext, type StepOptions } from "./steps.ts";
+import { type Level } from "./messages.ts";
+import { type StepContext, type StepOptions } from "./steps.ts";
 export interface CallbackOptions {
     /** Seconds. */
     timeout?: number | undefined;
@@ -34,7 +33,6 @@ export declare class Run<Payload = any> {
     readonly run_at: string;
     /** Seconds that one run may take. */
     readonly timeout: number;
-    constructor(control: Control, steps: RunSteps);
     /** Aborted when the run must end. Its reason is Cancelled, TimeLimit, LeaseLost or WorkerStopping. */
     get signal(): AbortSignal;
     /** Throw the reason of `signal` if the run must end. */
@@ -69,6 +67,3 @@ export declare class Run<Payload = any> {
     /** Enqueue another job, and return its id. It inherits the scope. The token needs the scope enqueue. */
     enqueue(topic: string, payload?: object, { signal: _, ...options }?: EnqueueOptions): Promise<string>;
 }
-/** Run the handler, and return how its run has ended. undefined: there is nothing to settle. */
-export declare function execute(control: Control, handler: Handler): Promise<End | undefined>;
-export declare function failure(error: unknown, final: boolean, ran: number): End;

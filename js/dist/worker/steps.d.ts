@@ -1,5 +1,3 @@
-import { type Control } from "./control.ts";
-import { Final, Suspend } from "./outcomes.ts";
 export interface StepOptions {
     /** Seconds. A step that takes longer fails. */
     timeout?: number | undefined;
@@ -13,20 +11,4 @@ export interface StepOptions {
 export interface StepContext {
     /** Aborted when the step must end. */
     signal: AbortSignal;
-}
-export declare class RunSteps {
-    #private;
-    /** Why the run ends, if it ends here and goes on later. */
-    readonly suspends: Suspend[];
-    /** The job must fail by this error, also if the handler catches it. */
-    spoiled: Final | undefined;
-    constructor(control: Control, isFirst: boolean);
-    step<T>(name: string, run: (context: StepContext) => T | Promise<T>, options?: StepOptions): Promise<T>;
-    sleep(until: number | {
-        until: Date | string;
-    }): Promise<void>;
-    waitFor(signal: string, timeout: number | undefined, terms: object): Promise<unknown>;
-    callback(signal: string, terms: object): Promise<string>;
-    /** Resolve when no step runs. */
-    quiet(): Promise<void>;
 }

@@ -8,15 +8,17 @@ import { Cancelled, Interrupted, LeaseLost, TimeLimit, WorkerStopping } from "./
 const REPORT_EVERY = 200; // milliseconds
 const MOST_LINES = 200; // that a job keeps
 
-/** The run, and the step of it, in which the code is that asks. */
+/** @internal The run, and the step of it, in which the code is that asks. */
 export const here = new AsyncLocalStorage<{ control: Control; step?: string }>();
 
+/** @internal */
 export interface Link {
   /** Ask the server. `insist`: until it answers, however long that takes. */
   ask<T>(verb: Verb, body: object, insist?: boolean): Promise<T>;
   report(news: News): void;
 }
 
+/** @internal */
 export class Control {
   readonly body: RunBody;
   readonly link: Link;

@@ -12,14 +12,15 @@ const MOST_LANES = 100;
 export type Register = (topic: string, handler: Handler) => void;
 /** `topic` or `topic@version` → handler; or a function that registers them. */
 export type Workers = Record<string, Handler> | ((register: Register) => void);
-/** By lane: `mail` is version 0 of its template, `mail@1` version 1. */
+/** @internal By lane: `mail` is version 0 of its template, `mail@1` version 1. */
 export type Handlers = ReadonlyMap<string, Handler>;
 
+/** @internal */
 export function laneOf({ topic, template_version }: Pick<RunBody, "topic" | "template_version">): string {
   return template_version === 0 ? topic : `${topic}@${template_version}`;
 }
 
-/** Return the handlers of these topics. Throw TypeError if something is wrong with them. */
+/** @internal Return the handlers of these topics. Throw TypeError if something is wrong with them. */
 export function readHandlers(workers: Workers, topics?: readonly string[]): Handlers {
   const found = new Map<string, Handler>();
   const register: Register = (name, handler) => {
@@ -48,7 +49,7 @@ function chosen(all: Handlers, topics: readonly string[] | undefined): Handlers 
 
 const isMeant = (wanted: string, lane: string): boolean => lane === wanted || lane.startsWith(`${wanted}@`);
 
-/** Import a file, and return the workers that it exports. Throw TypeError, with the way out, if there are none. */
+/** @internal Import a file, and return the workers that it exports. Throw TypeError, with the way out, if there are none. */
 export async function load(file: string): Promise<Workers> {
   const path = resolve(file);
   try {

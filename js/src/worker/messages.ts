@@ -4,15 +4,16 @@ import type { RunBody } from "../api.ts";
 
 export const LEVELS = ["debug", "info", "warning", "error"] as const;
 export type Level = (typeof LEVELS)[number];
+/** @internal */
 export type Why = "cancelled" | "timed_out" | "stopping" | "lost";
 
-/** `n` names a run between the threads: the database may give one id and version twice, after a failover. */
+/** @internal `n` names a run between the threads: the database may give one id and version twice, after a failover. */
 export interface Start {
   n: number;
   run: RunBody;
 }
 
-/** What a handler reports. A later one replaces what it names. */
+/** @internal What a handler reports. A later one replaces what it names. */
 export interface News {
   percent?: number;
   stage?: string;
@@ -20,7 +21,7 @@ export interface News {
   lines?: { text: string; level: Level }[];
 }
 
-/** How a run has ended: a call of the protocol. `result`: JSON text. */
+/** @internal How a run has ended: a call of the protocol. `result`: JSON text. */
 export type End =
   | { end: "complete"; result?: string; ran: number }
   | { end: "fail"; type: string; error: string; traceback?: string; final: boolean; ran: number }
@@ -29,8 +30,10 @@ export type End =
   | { end: "release"; reason: string }
   | { end: "give-up"; reason?: string };
 
+/** @internal */
 export type Verb = "steps" | "checkpoint" | "wait" | "callback" | "enqueue";
 
+/** @internal */
 export interface Refused {
   message: string;
   status: number;
@@ -38,6 +41,7 @@ export interface Refused {
   field: string | undefined;
 }
 
+/** @internal */
 export type ToMain =
   /**
    * `taken[i]` belongs to runs[i]: 0 until the main thread begins it (1), or the protocol's thread gives it back (2). `until`: they may begin
@@ -50,6 +54,7 @@ export type ToMain =
   | { kind: "ping" }
   | { kind: "stopped"; problem?: string };
 
+/** @internal */
 export type ToThread =
   /** `end` is left out: nothing is to be settled. */
   | { kind: "end"; n: number; end?: End }
@@ -59,7 +64,7 @@ export type ToThread =
   | { kind: "pong" }
   | { kind: "stop"; grace: number };
 
-/** What the protocol's thread is started with. Times are in seconds. */
+/** @internal What the protocol's thread is started with. Times are in seconds. */
 export interface Setup {
   url: string;
   token: string | undefined;
@@ -70,7 +75,7 @@ export interface Setup {
   logLevel: Level;
 }
 
-/** Collect messages, and post them as one when the current work is done. */
+/** @internal Collect messages, and post them as one when the current work is done. */
 export class Outbox<T> {
   readonly #post: (messages: T[]) => void;
   #messages: T[] = [];

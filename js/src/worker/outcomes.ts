@@ -63,7 +63,7 @@ export class WaitTimeout extends Final {
   }
 }
 
-/** How a suspended run ends: a step is tried again later, or the job waits. */
+/** @internal How a suspended run ends: a step is tried again later, or the job waits. */
 export type Suspension = { kind: "retry"; step: string; delay: number; error: string } | { kind: "wait"; seconds: number; body: object };
 
 /**
@@ -77,8 +77,10 @@ export class Suspend extends RowlockError {
 
   /** Which call ends the run. */
   readonly text: string;
+  /** @internal */
   readonly how: Suspension;
 
+  /** @internal */
   constructor(text: string, how: Suspension) {
     super(`${text} ends the run here, and the job goes on later: let this pass`);
     this.text = text;
@@ -137,4 +139,5 @@ export class LeaseLost extends Interrupted {
   }
 }
 
+/** @internal */
 export const timedOut = (seconds: number): string => `Timed out: the handler ran for more than ${seconds} s`;

@@ -48,6 +48,7 @@ export class Run<Payload = any> {
   readonly #control: Control;
   readonly #steps: RunSteps;
 
+  /** @internal */
   constructor(control: Control, steps: RunSteps) {
     const { lease: _lease, step: _step, status: _status, ...body }: RunBody = control.body;
     Object.assign(this, body);
@@ -122,7 +123,7 @@ export class Run<Payload = any> {
   }
 }
 
-/** Run the handler, and return how its run has ended. undefined: there is nothing to settle. */
+/** @internal Run the handler, and return how its run has ended. undefined: there is nothing to settle. */
 export async function execute(control: Control, handler: Handler): Promise<End | undefined> {
   for (let isFirst = true; ; isFirst = false) {
     const steps = new RunSteps(control, isFirst);
@@ -195,6 +196,7 @@ function completion(value: unknown, ran: number): End {
   }
 }
 
+/** @internal */
 export function failure(error: unknown, final: boolean, ran: number): End {
   return { end: "fail", type: typeOf(error), error: messageOf(error), traceback: errorText(error), final, ran };
 }

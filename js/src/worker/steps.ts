@@ -36,6 +36,7 @@ interface Call {
   label: string;
 }
 
+/** @internal */
 export class RunSteps {
   readonly #control: Control;
   #rows: Promise<Map<string, StoredStepBody>> | undefined;

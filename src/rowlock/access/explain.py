@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from rowlock.access.binding import (
+from rowlock.core.conditions import Condition, holds
+from rowlock.core.rule_binding import (
     All,
     Claim,
     Comparison,
@@ -22,8 +23,7 @@ from rowlock.access.binding import (
     claim_value,
     moment,
 )
-from rowlock.access.rules import KEYWORDS, MODIFIERS, PLAIN_STEP, Rule
-from rowlock.core.conditions import Condition, holds
+from rowlock.core.rules import KEYWORDS, MODIFIERS, PLAIN_STEP, Rule
 
 
 class Part(Struct, frozen=True):

@@ -9,14 +9,15 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from rowlock.core.codec import clean_text
+from rowlock.core.codec import clean_text, is_storable
 from rowlock.core.conditions import Compared, Condition, Every, Some
 
-SCOPES = ("read", "enqueue", "cancel", "manage", "templates", "schedules", "tokens", "worker", "admin")
+SCOPES = ("read", "enqueue", "cancel", "manage", "templates", "schedules", "flows", "tokens", "worker", "admin")
 """Scopes of tokens. `read`: see all jobs and numbers. `enqueue`: any allowed topic. `cancel`: cancel jobs, without
 read. `manage`: requeue, update, delete, pause; includes read and cancel. `templates`: see and change the stored
-definitions of topics. `schedules`: see, make, change and run schedules. `tokens`: make tokens for one job or for the
-jobs of one scope, and see and revoke those. `worker`: claim and settle. `admin`: everything that a superuser may do."""
+definitions of topics. `schedules`: see, make, change and run schedules. `flows`: see, cancel, requeue and delete flows.
+`tokens`: make tokens for one job or for the jobs of one scope, and see and revoke those. `worker`: claim and settle.
+`admin`: everything that a superuser may do."""
 
 LONGEST_NAME = 500  # characters
 _IMPLIED = {"manage": ("read", "cancel"), "admin": SCOPES}
@@ -81,11 +82,6 @@ class Identity(Struct, frozen=True, kw_only=True):
 
 
 ANONYMOUS = Identity(kind="anonymous")
-
-
-def is_storable(text: str) -> bool:
-    """True if databases and answers can hold the text: it has no NUL and no lone surrogate."""
-    return "\0" not in text and (text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text))
 
 
 def with_implied(scopes: frozenset[str]) -> frozenset[str]:

@@ -139,8 +139,8 @@ class Redaction:
         names = {path[-1] for path in paths}
         self._named_values = NamedValues(names)
         self._part, self._name = part_of(names), any_of(names)
-        ends = "|".join(_BETWEEN.join(map(glob, path)) for path in paths)
-        self._path = re.compile(rf"(?:\A|\0)(?:{ends})\Z")  # of no path: `fits` asks for the name first
+        self._path = _ending(paths)  # of no path: `fits` asks for the name first
+        self._above = [_ending([path[:n]]) for path in paths for n in range(1, len(path))]
         self._known: dict[str, bool] = {}  # by name: can a field of this name be hidden?
         self._is_on = bool(patterns)
 
@@ -166,6 +166,14 @@ class Redaction:
     def hides(self, path: Sequence[str]) -> bool:
         """True if this field, or one that it is part of, is hidden."""
         return any(self.fits(path[: n + 1]) for n in range(len(path)))
+
+    def shows(self, source: Sequence[str], target: Sequence[str]) -> bool:
+        """True if a value may be hidden at `source`, it or a part of it, and not at `target`. A pattern of several
+        names hides a field by the names above it."""
+        if self.hides(target):
+            return False
+        here, there = (_BETWEEN.join(path).casefold() for path in (source, target))
+        return self.hides(source) or any(above.search(here) and not above.search(there) for above in self._above)
 
     def hidden_in(self, value: Any, path: tuple[str, ...]) -> str | None:
         """Return the path of the first hidden field in a value at `path`, which may be `path` itself."""
@@ -326,6 +334,12 @@ class Redaction:
 
     def _without_named(self, text: str) -> str:
         return replaced(text, (span for _, span in self._named_values.find(text, most=_MOST_FOUND)), MARK)
+
+
+def _ending(paths: Sequence[Sequence[str]]) -> re.Pattern[str]:
+    """Return what finds paths that end like one of these."""
+    ends = "|".join(_BETWEEN.join(map(glob, path)) for path in paths)
+    return re.compile(rf"(?:\A|\0)(?:{ends})\Z")
 
 
 def _without_url_passwords(text: str) -> str:

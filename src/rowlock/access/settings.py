@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
 
-from rowlock.access import redaction, rules
+from rowlock.access import redaction
 from rowlock.access.public_url import check_public_url
-from rowlock.access.rules import Rule
+from rowlock.core import rules
 from rowlock.core.codec import check_text
 from rowlock.core.conditions import Condition, Every, Some
 from rowlock.core.job import check_topic
+from rowlock.core.rules import Rule
 from rowlock.errors import InvalidInput
 from rowlock.stores.base import Store
 from rowlock.stores.records import Entry, Record, Write
@@ -71,9 +72,10 @@ class Current(Struct, frozen=True):
     redaction: redaction.Redaction
 
     def granted(self, scope: str, claims: Mapping[str, Any], now: datetime | None = None) -> Condition:
-        """Return the jobs for which a rule allows what `scope` allows, to a caller with these claims. `now`: see
-        Rule.bind."""
-        return _either([self.rules[name].bind(claims, now) for name in GRANTED_BY[scope]])
+        """Return the jobs for which a rule allows what `scope` allows, to a caller with these claims. `now`: the time
+        of @now; None: the time of this call."""
+        at = datetime.now(UTC) if now is None else now
+        return _either([self.rules[name].bind(claims, at) for name in GRANTED_BY[scope]])
 
 
 def _either(conditions: Sequence[Condition]) -> Condition:

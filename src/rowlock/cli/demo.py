@@ -19,6 +19,7 @@ from rowlock.cli.options import Span
 from rowlock.cli.sample import Customers, register
 from rowlock.cli.show import STYLES, is_fancy
 from rowlock.client.why import spell_seconds
+from rowlock.core.flows import is_for_children
 from rowlock.core.job import HELD, Job, Status
 from rowlock.core.waits import is_step_name
 from rowlock.jobs import Jobs
@@ -42,8 +43,8 @@ def demo(seconds: float | None, url: str | None) -> None:
     """See rowlock work: a database, a worker, customers who enqueue all kinds of jobs, and the page that shows them.
 
     Some are quick, some report their progress, some fail and are retried, some never succeed, some are cancelled, some
-    wait for their time, some overtake all others, some go on step by step, and some wait until a person decides: you,
-    on the page.
+    wait for their time, some overtake all others, some go on step by step, some wait for other jobs, and some wait
+    until a person decides: you, on the page.
     """
     logging.getLogger("rowlock").addHandler(logging.NullHandler())  # the picture shows it
     if url is not None:
@@ -80,7 +81,7 @@ async def _run(url: str, seconds: float | None, own: Path | None = None) -> None
                 click.echo(f"Open the page: {link}")
                 if own is not None:
                     click.echo("Its charts show an invented past, up to now.")
-                click.echo("A refund waits there for your decision: see Jobs, waiting.")
+                click.echo("A refund waits there for your decision: see Jobs, waiting. So does an order: see Flows.")
             else:
                 click.echo("There is also a page, which needs the HTTP server: pip install 'rowlock[server]'")
             click.echo()
@@ -96,18 +97,19 @@ async def _run(url: str, seconds: float | None, own: Path | None = None) -> None
                 customers.leave()
         took = time.monotonic() - began
         await jobs.stop()
-        _sum_up(before, await jobs.stats(), customers.enqueued, took)
+        undecided = await jobs.list(Filter(topics=["refund.approve"], statuses=["waiting"]), limit=1)
+        _sum_up(before, await jobs.stats(), customers.enqueued, undecided.total or 0, took)
         if shopping.done() and not shopping.cancelled() and (error := shopping.exception()) is not None:
             raise error
 
 
-def _sum_up(before: Stats, after: Stats, enqueued: int, seconds: float) -> None:
+def _sum_up(before: Stats, after: Stats, enqueued: int, undecided: int, seconds: float) -> None:
     ended = {name: getattr(after, name) - getattr(before, name) for name in ("completed", "failed", "cancelled")}
-    undecided = f", {after.waiting} of them waiting for a decision" if after.waiting else ""
+    waiting = f", {undecided} of them waiting for a decision" if undecided else ""
     click.echo(
         f"{enqueued} jobs in {seconds:.0f} s: "
         + ", ".join(f"{count} {name}" for name, count in ended.items())
-        + f", {enqueued - sum(ended.values())} not done yet{undecided}"
+        + f", {enqueued - sum(ended.values())} not done yet{waiting}"
     )
 
 
@@ -179,6 +181,8 @@ def _story(job: Job) -> str:
             return str(job.result) if job.result is not None else "done"
         case Status.CANCELLED | Status.CANCEL_REQUESTED:
             return job.cancel_reason or ""
+        case Status.WAITING if is_for_children((job.waits_for or "").partition(":")[2]):
+            return f"{job.message}: waits for the jobs that it has started"
         case Status.WAITING:
             left = (job.run_at - datetime.now(UTC)).total_seconds()
             return f"{job.message} ({spell_seconds(max(left, 1))} left)"

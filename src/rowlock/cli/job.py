@@ -24,6 +24,7 @@ from rowlock.cli.show import (
 from rowlock.cli.steps import print_steps
 from rowlock.client.step_list import StepStatus
 from rowlock.client.why import spell_seconds
+from rowlock.core.flows import is_for_children
 from rowlock.core.job import Event, Job, Log, LogLine, Status
 from rowlock.core.waits import is_step_name
 from rowlock.errors import ScheduleNotFound
@@ -79,7 +80,7 @@ def _waits(job: Job, steps: Sequence[StepStatus]) -> str | None:
         return None
     wait = next((step for step in steps if step.is_open_wait and step.waits_for == job.waits_for), None)
     kind, _, signal = job.waits_for.partition(":")
-    what = f"signal {signal}" if signal else kind
+    what = "jobs that it has started" if is_for_children(signal) else f"signal {signal}" if signal else kind
     if wait is None:
         return what
     return f"{what} without end" if wait.deadline is None else f"{what} until {exact(wait.deadline)}"

@@ -10,9 +10,11 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from rowlock.cli.demo_flows import PAGES, amount_of, held_jobs, place_order, register_flows
 from rowlock.cli.demo_schedules import EVERY_MINUTE, TOPIC, FireWatch, put_schedules, report_sales
 from rowlock.cli.demo_steps import download, embed, execute, finalize, notify, prepare, split, upload
 from rowlock.cli.demo_waits import DECISION, Decision, ask, decide_refund, pay_back, refuse, remind
+from rowlock.client.flows import EnqueuedFlow
 from rowlock.context import Context
 from rowlock.core.job import Job
 from rowlock.core.retry import Delays
@@ -121,6 +123,9 @@ def register(jobs: Jobs) -> None:
         "refund.approve", version=1, steps=[ask, remind, pay_back, refuse], key=["order"], title="Approve a refund"
     )(decide_refund)
 
+    # Flows: the jobs of an order wait for each other. A document starts a job for each of its pages.
+    register_flows(jobs)
+
     # A schedule: every minute, by itself. Customers.open puts others.
     jobs.task(TOPIC, title="Add up the sales", schedule=EVERY_MINUTE)(report_sales)
 
@@ -137,6 +142,7 @@ class Customers:
         self.recent: deque[str] = deque(maxlen=RECENT)
         self.enqueued = 0
         self._fires = FireWatch(jobs)
+        self._orders = 0  # that are flows
         self._minds: set[asyncio.Task[None]] = set()  # people who are about to change or make up their mind
 
     async def open(self) -> None:
@@ -149,6 +155,7 @@ class Customers:
             await self._enqueue("newsletter.send", {"issue": issue}, tags=["marketing"], priority="backfill")
         await self._pack(order=1, parcels=12)
         await self._enqueue("refund.approve", {"order": 1, "amount": 420.0}, tags=["for you"])  # Ann leaves it to you
+        await self._place_order(0)  # is held, and Ann leaves it to you, too
         with suppress(OnceTaken):  # a database of an earlier demo
             await self._enqueue("account.welcome", {"account": 7})
         await self._enqueue(
@@ -184,6 +191,12 @@ class Customers:
             if n % 20 == 5:
                 refund = await self._enqueue("refund.approve", {"order": n, "amount": float(n)})
                 self._soon(self._decide(refund, ok=n % 40 == 5))
+            if n % 40 == 4:
+                self._orders += 1
+                self._soon(self._release(await self._place_order(self._orders)))
+            if n % 60 == 8:
+                await self._enqueue("document.read", {"document": f"letter-{n}.pdf"})
+                self.enqueued += PAGES  # its handler enqueues them
             if n % 60 == 30:
                 await self._pack(order=n, parcels=6)
             if n % 200 == 20:
@@ -196,6 +209,12 @@ class Customers:
         address = {"city": "London", "street": "12 St James's Square"}
         for parcel in range(1, parcels + 1):
             await self._enqueue("parcel.pack", {"order": order, "parcel": parcel, "address": address})
+
+    async def _place_order(self, order: int) -> EnqueuedFlow:
+        made = await place_order(self._jobs, order, amount_of(order))
+        for job in made.jobs.values():
+            self._count(job.id)
+        return made
 
     async def _complain(self) -> None:
         """Requeue all jobs that failed because there is no warehouse. They will fail again."""
@@ -225,6 +244,14 @@ class Customers:
         with suppress(RowlockError):
             decision = Decision(ok, "" if ok else "the parcel has arrived")
             await self._jobs.signal(job_id, DECISION, decision, by="ann@example.org")
+
+    async def _release(self, order: EnqueuedFlow) -> None:
+        """Ship an order that is held because it has no invoice."""
+        with suppress(RowlockError):
+            await self._jobs.wait(order.jobs["invoice"].id)
+            await asyncio.sleep(random.uniform(4, 8))  # noqa: S311 - a demo
+            for job_id in await held_jobs(self._jobs, order.id):
+                await self._jobs.flows.release(job_id, reason="the invoice comes by mail", by="ann@example.org")
 
     async def _change_mind(self, job_id: str) -> None:
         await asyncio.sleep(random.uniform(1.5, 4))  # noqa: S311 - a demo

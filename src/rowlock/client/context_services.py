@@ -3,29 +3,33 @@ every kind of handler."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Unpack
 
 from rowlock.client.callbacks import Callbacks
+from rowlock.client.children import Children, drafts_of
 from rowlock.client.connections import Stores
+from rowlock.client.enqueue import Draftable
 from rowlock.client.portal import running_loop
-from rowlock.core.job import Status
+from rowlock.core.flows import Edge
+from rowlock.core.job import Job, Status
 from rowlock.core.steps import StepMark, StoredStep
 from rowlock.core.waits import Wait
 from rowlock.errors import WrongContext
 from rowlock.stores.base import Awaited, Enqueued, Guard, Hold
 from rowlock.stores.callers import SyncCaller, caller_for
-from rowlock.tasks import EnqueueOptions, Enqueues, SyncEnqueues
+from rowlock.tasks import Draft, EnqueueOptions, Enqueues, ReturnType, SyncEnqueues
 
 
 class ContextHost:
     """Implements rowlock.context.Host."""
 
-    def __init__(self, jobs: Enqueues, stores: Stores, callbacks: Callbacks) -> None:
+    def __init__(self, jobs: Enqueues, stores: Stores, callbacks: Callbacks, children: Children) -> None:
         self._jobs = jobs
         self._stores = stores
         self._callbacks = callbacks
+        self._children = children
 
     @property
     def sync(self) -> SyncEnqueues:
@@ -75,6 +79,25 @@ class ContextHost:
 
     def steps_sync(self, job_id: str) -> list[StoredStep]:
         return self._stores.portal.run(lambda: self.steps(job_id))
+
+    async def start_children(self, job: Job, call: int, drafts: Sequence[Draft]) -> Hold:
+        return await self._children.start(job, call, drafts)
+
+    def start_children_sync(self, job: Job, call: int, drafts: Sequence[Draft]) -> Hold:
+        return self._stores.portal.run(lambda: self.start_children(job, call, drafts))
+
+    async def children(self, job_id: str, call: int) -> list[Edge]:
+        return await self._children.ends(job_id, call)
+
+    def children_sync(self, job_id: str, call: int) -> list[Edge]:
+        return self._stores.portal.run(lambda: self.children(job_id, call))
+
+    def drafts(self, jobs: Sequence[Draftable]) -> list[Draft]:
+        """Return the checked list of a call of ctx.gather."""
+        return drafts_of(jobs)
+
+    def returns(self, draft: Draft) -> ReturnType:
+        return self._children.returns(draft)
 
     async def status(self, job_id: str) -> Status | None:
         return (await (await self._stores.handle()).store.read([job_id], Status)).get(job_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
@@ -53,8 +53,8 @@ class Rule(Protocol):
         """Return a checked job without options."""
         ...
 
-    def job(self, draft: Draft, job_id: str) -> NewJob:
-        """Return the checked job of a draft."""
+    def job(self, draft: Draft, job_id: str, blanks: Collection[str] = ()) -> NewJob:
+        """Return the checked job of a draft. `blanks`: fields of the payload that are filled in later."""
         ...
 
 
@@ -72,7 +72,7 @@ class FreeRule:
     def plain(self, job_id: str, payload: Mapping[str, Any] | None) -> NewJob:
         return NewJob(job_id, self._topic, codec.encode_payload(payload))  # the defaults need no check
 
-    def job(self, draft: Draft, job_id: str) -> NewJob:
+    def job(self, draft: Draft, job_id: str, blanks: Collection[str] = ()) -> NewJob:
         self.check(draft.payload)
         return _job(draft, job_id, None)
 
@@ -112,9 +112,30 @@ class TemplateRule(FreeRule):
             timeout=timeout,
         )
 
-    def job(self, draft: Draft, job_id: str) -> NewJob:
-        self.check(draft.payload)
+    def job(self, draft: Draft, job_id: str, blanks: Collection[str] = ()) -> NewJob:
+        if blanks:
+            self._check_rest(draft.payload, blanks)
+        else:
+            self.check(draft.payload)
         return _job(draft, job_id, self.template)
+
+    def _check_rest(self, payload: Mapping[str, Any], blanks: Collection[str]) -> None:
+        """Check the fields that are there by the schema. The handler checks all of them when it starts."""
+        schema = self.template.schema
+        if schema is None:
+            return
+        fields = schema.get("properties", {})
+        for name in blanks:
+            if schema.get("additionalProperties") is False and name not in fields:
+                raise InvalidInput(f"payload.{name}", "bad_payload", "there is no such field")
+        required = [name for name in schema.get("required", ()) if name not in blanks]
+        rest = {name: value for name, value in payload.items() if name not in blanks}
+        Validator({**schema, "required": required}).check(rest)
+        if used := sorted(
+            {path.removeprefix("payload.").split(".")[0] for path in self.template.key or ()} & set(blanks)
+        ):
+            problem = "makes the key of the job, so it can't be the result of another job"
+            raise InvalidInput(f"payload.{used[0]}", "blank_key", problem)
 
 
 def _job(draft: Draft, job_id: str, template: Template | None) -> NewJob:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar, cast
 
@@ -12,6 +12,7 @@ from rowlock.client.connections import Handle, Stores
 from rowlock.client.definitions import Definitions
 from rowlock.client.portal import running_loop
 from rowlock.core import codec
+from rowlock.core.flows import NewFlow
 from rowlock.core.job import Job, NewJob, check_topic
 from rowlock.errors import (
     IdTaken,
@@ -24,7 +25,7 @@ from rowlock.errors import (
 )
 from rowlock.stores.base import Enqueued, Store
 from rowlock.stores.callers import SyncCaller, caller_for
-from rowlock.stores.callers.work import Insert, Work
+from rowlock.stores.callers.work import Insert, InsertFlow, Work
 from rowlock.tasks import Draft, JobOptions
 
 T = TypeVar("T")
@@ -111,24 +112,38 @@ def safe_insert(store: Store) -> SafeInsert:
         try:
             return await store.insert(jobs, repeat=repeat)
         except OutcomeUnknown as unknown:
-            try:
-                async with asyncio.timeout(_PATIENCE):
-                    answers = await _find_out(store, jobs)
-            except (TimeoutError, StoreError):  # whatever the repeat raises, the first try may have been committed
-                raise unknown from None
+            answers = await _insist(lambda: _find_out(store, jobs), unknown)
             return answers if repeat else [_ours(job, answer) for job, answer in zip(jobs, answers, strict=True)]
 
     return insert
 
 
+async def insert_flow(store: Store, flow: NewFlow, *, named: bool) -> list[Enqueued]:
+    """Insert a flow. It is repeated while its outcome is unknown. `named`: some ids were given by the caller."""
+    try:
+        return await store.insert_flow(flow, repeat=named)
+    except OutcomeUnknown as unknown:
+        answers = await _insist(lambda: store.insert_flow(flow, repeat=True), unknown)
+        return answers if named else [_ours(job, one) for job, one in zip(flow.jobs, answers, strict=True)]
+
+
 async def _find_out(store: Store, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    return await store.insert(jobs, repeat=True)
+
+
+async def _insist(repeat: Callable[[], Awaitable[list[Enqueued]]], unknown: OutcomeUnknown) -> list[Enqueued]:
+    """Repeat an insert until its outcome is known."""
     pause = _FIRST_PAUSE
-    while True:
-        await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads callers, no secret
-        try:
-            return await store.insert(jobs, repeat=True)
-        except (StoreUnavailable, StoreBusy):
-            pause = min(2 * pause, _LAST_PAUSE)
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            while True:
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads callers, no secret
+                try:
+                    return await repeat()
+                except (StoreUnavailable, StoreBusy):
+                    pause = min(2 * pause, _LAST_PAUSE)
+    except (TimeoutError, StoreError):  # whatever the repeat raises, the first try may have been committed
+        raise unknown from None
 
 
 def _ours(job: NewJob, answer: Enqueued) -> Enqueued:
@@ -191,6 +206,17 @@ class Inserts:
 
     async def _insert_on(self, conn: Any, jobs: Sequence[NewJob], named: bool, notify: bool) -> list[Enqueued]:
         return await self.carry(conn, Insert(jobs, named, notify))
+
+    async def write_flow(self, flow: NewFlow, named: bool, conn: Any, notify: bool | None) -> list[Enqueued]:
+        """See `write`."""
+        if conn is not None:
+            return await self.carry(conn, InsertFlow(flow, named, bool(notify)))
+        handle = await self._stores.handle()
+        if named:
+            await refuse_other_content(handle.store, flow.jobs)
+        answers = await insert_flow(handle.store, flow, named=named)
+        self._announce(handle, ring=handle.store.owes_ring)
+        return answers
 
     async def carry(self, conn: Any, work: Work[T]) -> T:
         """Do work in the transaction of the caller's connection, and wake workers when it commits."""

@@ -8,10 +8,11 @@ from typing import assert_never
 
 from msgspec import Struct
 
+from rowlock.core.flows import Edge, children_signal
 from rowlock.core.job import Job, Lane, Status
 from rowlock.core.steps import StoredStep
 from rowlock.core.times import NEVER_AT
-from rowlock.core.waits import SLEEP
+from rowlock.core.waits import SLEEP, signal_wait
 from rowlock.stores.base import MOST_COUNTED, InLine, Pause, WorkerInfo
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -21,7 +22,8 @@ class Why(Struct, frozen=True):
     """`code` is stable, for programs. `answer` is one sentence, `details` are more of them.
 
     Codes: due_later, backoff, expiring, paused, no_worker, no_worker_version, busy, in_line (pending); in_line_of_key,
-    blocked; waiting (for a signal), sleeping; running, claimed, lease_expired (processing); cancel_requested,
+    parents (of its flow have not ended), held (a person must decide), blocked; waiting (for a signal), children (that
+    it has started), sleeping; running, claimed, lease_expired (processing); cancel_requested,
     cancel_undo (a worker has to undo what was done), cancel_outside (the outside has to stop); completed, failed,
     expired, cancelled.
     """
@@ -40,11 +42,13 @@ def explain(
     ready: int = 0,
     place: InLine | None = None,
     wait: StoredStep | None = None,
+    edges: Sequence[Edge] = (),
     is_external: bool = False,
 ) -> Why:
     """`now` is by the database's clock, `pause` that of the job's topic if it is paused. `workers` are all registered
     ones. `ready`: how many jobs of its topic and version are due. `place`: where a blocked job stands in its line.
-    `wait`: the wait that is open. `is_external`: only remote workers run its topic."""
+    `wait`: the wait that is open. `edges`: what it waits for in its flow. `is_external`: only remote workers run its
+    topic."""
     match job.status:
         case Status.PENDING:
             return _pending(job, now, pause, workers, ready, is_external)
@@ -55,9 +59,10 @@ def explain(
                 return _cancel_without_worker(job, now, pause, workers, is_external)
             return _cancel_requested(job, now, workers)
         case Status.BLOCKED:
-            return _blocked(place)
+            return _blocked_in_flow(job, edges) if edges else _blocked(place)
         case Status.WAITING:
-            return _waiting(job, now, wait)
+            children = [edge for edge in edges if signal_wait(children_signal(edge.call or 0)) == job.waits_for]
+            return _waiting_for_children(job, children) if children else _waiting(job, now, wait)
         case Status.COMPLETED | Status.FAILED | Status.EXPIRED | Status.CANCELLED:
             return _ended(job, now)
         case never:
@@ -211,6 +216,36 @@ def _blocked(place: InLine | None) -> Why:
     ahead = f"{number} {'job' if place.ahead == 1 else 'jobs'} ahead of it"
     details = [] if place.head in (None, place.before) else [f"The job at the head of the line is {place.head}."]
     return Why("in_line_of_key", f"It is behind job {place.before} in the line of its key, with {ahead}.", details)
+
+
+def _blocked_in_flow(job: Job, edges: Sequence[Edge]) -> Why:
+    parents = [edge for edge in edges if edge.call is None]
+    left = [edge for edge in parents if edge.is_open]
+    if left:
+        answer = f"It waits for {_named(left)} of its flow."
+        return Why("parents", answer, [f"Ended: {len(parents) - len(left)} of {_count(len(parents), 'parent')}."])
+    if holding := [edge for edge in parents if edge.verdict == "hold"]:
+        ways = [
+            f"To let it run: rowlock flows release {job.id}",
+            f"To give up: rowlock jobs cancel {job.id}",
+            f"To run the parent again: rowlock jobs requeue {holding[0].parent}",
+        ]
+        ended = "; ".join(f"{edge.name} ({edge.parent}) has {edge.ended}" for edge in holding[:5])
+        return Why("held", f"It is held until a person decides: {ended}.", ways)
+    return Why("parents", "Its parents have ended, and it is about to be ready.", [])
+
+
+def _waiting_for_children(job: Job, children: Sequence[Edge]) -> Why:
+    left = [edge for edge in children if edge.is_open]
+    if not left:
+        return Why("children", "The jobs that it has started have ended, and it is about to be ready.", [])
+    answer = f"It waits for {len(left)} of the {_count(len(children), 'job')} that it has started, and holds no slot."
+    return Why("children", answer, [*_progress(job), f"Not ended: {_named(left)}."])
+
+
+def _named(edges: Sequence[Edge]) -> str:
+    listed = ", ".join(f"{edge.name} ({edge.parent})" for edge in edges[:5])
+    return listed if len(edges) <= 5 else f"{listed} and {len(edges) - 5} more"
 
 
 # ── Waiting ──

@@ -203,3 +203,8 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def is_storable(text: str) -> bool:
+    """True if databases and answers can hold the text: it has no NUL and no lone surrogate."""
+    return "\0" not in text and (text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text))

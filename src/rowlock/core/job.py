@@ -147,8 +147,30 @@ class NewJob(Struct, frozen=True, gc=False):
     tags: tuple[str, ...] = ()
     trace: str | None = None
     if_live: str | None = None  # "queue" or "replace": the job stands in `line`; None: "reject", or no key
-    line: str | None = None  # what identifies the line: see core.templates.line_of
+    line: str | None = None  # what identifies the line: see core.templates.line_of; or a line of its own, see own_line
     once: str | None = None  # only one job ever may have it: the same digest
+    flow_id: str | None = None
+    waits: bool = False  # for other jobs of its flow
+
+    @property
+    def is_blocked(self) -> bool:
+        """True if it is blocked at first."""
+        return self.waits or (self.line is not None and self.if_live is not None)
+
+
+_OWN = ":job"
+
+
+def own_line(job_id: str) -> str:
+    """Return the line of its own that a job of a flow stands in, so that its end is noted."""
+    return f"{job_id.replace('-', '')}{_OWN}"
+
+
+def owner_of(line: str | None) -> str | None:
+    """Return the id of the job whose own line it is; None: it is the line of a key, or no line."""
+    if line is None or not line.endswith(_OWN):
+        return None
+    return f"{line[:8]}-{line[8:12]}-{line[12:16]}-{line[16:20]}-{line[20:32]}"
 
 
 class Lane(Struct, frozen=True, order=True):

@@ -102,6 +102,11 @@ MOVES: dict[str, Move] = {
         "cancel_requested",
     ),
     "unblock": _move("maintenance", (BLOCKED,), (PENDING,), "unblocked"),
+    # A parent in its flow has failed, or no condition is true; and a parent that had failed is live again.
+    "stop": _move("maintenance", (BLOCKED,), (CANCELLED,), "cancelled"),
+    "block": _move("maintenance", (CANCELLED,), (BLOCKED,), "blocked"),
+    # A person lets a job run that a failed parent holds.
+    "release_hold": _move("operator", (BLOCKED,), (BLOCKED,), "hold_released"),
     "cancel_timeout": _move("maintenance", (CANCEL_REQUESTED,), (CANCELLED,), "cancel_timed_out"),
     "promote": _move("maintenance", (PENDING,), (PENDING,)),
     "rescue": _move("maintenance", (PROCESSING, CANCEL_REQUESTED), (PENDING, EXPIRED, CANCELLED), "rescued"),

@@ -9,14 +9,14 @@ Times are integer microseconds, by the database's clock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from rowlock.core.codec import clean_text, decode, encode
-from rowlock.core.job import LIVE, LiveKey, Status
+from rowlock.core.job import LIVE, LiveKey, Status, own_line, owner_of
 from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN, EXPIRED_ERROR, MOVES
 from rowlock.core.steps import StepPlace
 from rowlock.core.times import micros, span
@@ -76,7 +76,7 @@ class Row(NamedTuple):
     @property
     def has_live_key(self) -> bool:
         """True if at most one live job may have its key. Jobs of a line share theirs."""
-        return self.key is not None and self.line is None
+        return self.key is not None and self.line_seq is None
 
     @property
     def live_key(self) -> LiveKey:
@@ -100,6 +100,9 @@ class Patch(Struct, frozen=True, kw_only=True):
     counts: dict[str, int] = {}  # see COUNTERS
     audit: dict[str, Any] = {}  # data for the audit, which has a line for every move of an operator
     to_end: bool = False  # the job goes to the end of its line
+    is_noted: bool = False  # `advance` looks at its line, although it has not ended
+    drops_children: bool = False  # what it has started by ctx.gather is nothing to it any more
+    forgives: bool = False  # parents of its flow that have ended don't keep it from running any more
     first_failure: tuple[str, int] | None = None  # the job leaves the group of this fingerprint; it failed then
     dropped_steps: Sequence[StepPlace] = ()  # what is stored of these steps is removed; with the row: of all steps
     signal: SignalSent | None = None  # it is stored, as number `signals` of the job
@@ -109,7 +112,8 @@ class Patch(Struct, frozen=True, kw_only=True):
 class Refusal(Struct, frozen=True):
     """Nothing is written. `status` is the reason, or `holder`: the live job that has the key, or `steps`: the names of
     all stored steps, none of which is the one that was asked for, or `why`: "known" (the signal has come before),
-    "full" (too many unread signals), "late" (the address has ended), "gone" (there is no such address any more)."""
+    "full" (too many unread signals), "late" (the address has ended), "gone" (there is no such address any more),
+    "awaited" (other jobs wait for its end), "not_held" (nothing holds it)."""
 
     status: Status
     holder: str | None = None
@@ -159,6 +163,11 @@ class Order(Struct, frozen=True, kw_only=True):
     @property
     def is_audited(self) -> bool:
         return MOVES[self.verb].by == "operator"
+
+    @property
+    def takes_key(self) -> bool:
+        """True if a job that had ended is live again: no other live job may have its key."""
+        return False
 
     @property
     def reads_payload(self) -> bool:
@@ -277,8 +286,14 @@ class Update(Order, frozen=True, kw_only=True):
         if dropped:
             columns |= {"step": None, "progress": 0}
         entry = self._entry(row, now, "updated", row.status, changed=list(wanted), **_counted(dropped))
-        audit = _compared(row, wanted) | _named(dropped)
-        return Patch(status=row.status, columns=columns, entry=entry, audit=audit, dropped_steps=dropped)
+        return Patch(
+            status=row.status,
+            columns=columns,
+            entry=entry,
+            audit=_compared(row, wanted) | _named(dropped),
+            dropped_steps=dropped,
+            drops_children=_is_other_payload(row, wanted),
+        )
 
 
 class Requeue(Update, frozen=True, kw_only=True):
@@ -296,6 +311,10 @@ class Requeue(Update, frozen=True, kw_only=True):
     undo: bool = False
     from_step: str | None = None
     keep_steps: bool = True
+
+    @property
+    def takes_key(self) -> bool:
+        return True
 
     @property
     def reads_steps(self) -> bool:
@@ -318,10 +337,12 @@ class Requeue(Update, frozen=True, kw_only=True):
             kept = []
         dropped = [step for step in steps if step not in kept]
         run_at = wanted.get("run_at", row.run_at if self.undo else now)
-        in_line = row.line is not None
+        in_line, in_own = row.line is not None, owner_of(row.line) is not None
         status = Status.BLOCKED if in_line else Status.PENDING
         columns: dict[str, Any] = dict.fromkeys(_CLEARED)
         columns |= {"status": status, "run_at": run_at, "updated": now}
+        if in_own:
+            columns["line"] = row.line
         columns["ready"] = run_at <= now and not in_line
         if not self.undo:
             columns |= {"retries": 0, "crashes": 0, "expires_at": None}
@@ -339,8 +360,11 @@ class Requeue(Update, frozen=True, kw_only=True):
             counts={row.status.value: -1},
             audit=(_compared(row, wanted) if wanted else {}) | _named(dropped),
             first_failure=failed,
-            to_end=in_line,
+            to_end=in_line and not in_own,
+            is_noted=in_own,
+            forgives=in_own,
             dropped_steps=dropped,
+            drops_children=not self.keep_steps or _is_other_payload(row, wanted),
         )
 
 
@@ -351,11 +375,15 @@ _CLEARED = (
 
 
 class Delete(Order, frozen=True, kw_only=True):
-    """Archived jobs too. The audit's entry stays."""
+    """Archived jobs too. The audit's entry stays. `awaited`: jobs of flows whose end other jobs still wait for; the
+    store fills them in."""
 
     verb = "delete"
+    awaited: frozenset[str] = frozenset()
 
-    def patch(self, row: Row, now: int, holder: str | None) -> Patch:
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
+        if row.id in self.awaited:
+            return Refusal(row.status, why="awaited")
         counts = {"deleted": 1} if row.status is Status.PENDING else {}
         return Patch(status=None, counts=counts, audit={"status": row.status})
 
@@ -647,10 +675,20 @@ def patches(decided: Iterable[Decision]) -> list[tuple[Row, Patch]]:
 
 
 def lines(written: Iterable[tuple[Row, Patch]]) -> list[str]:
-    """The lines in which a job has ended, or has come to the end: `advance` looks at them."""
-    return sorted(
-        {row.line for row, patch in written if row.line is not None and (patch.to_end or patch.status not in LIVE)}
-    )
+    """The lines in which a job has ended, or has come to the end: `advance` looks at them. Of flows also those of jobs
+    that are to be cancelled: the cancel reaches what they have started."""
+    return sorted({row.line for row, patch in written if row.line is not None and _is_noted(row, patch)})
+
+
+def lined(rows: Sequence[Row], waited: Collection[str]) -> list[Row]:
+    """Return the rows; those of `waited` stand in lines of their own again, which they left when they started."""
+    return [row._replace(line=own_line(row.id)) if row.line is None and row.id in waited else row for row in rows]
+
+
+def _is_noted(row: Row, patch: Patch) -> bool:
+    if patch.to_end or patch.is_noted or patch.status not in LIVE:
+        return True
+    return patch.status is Status.CANCEL_REQUESTED and owner_of(row.line) is not None
 
 
 class Advance(Struct, frozen=True):

@@ -43,6 +43,7 @@ class StoredRow(Struct, frozen=True):
     if_live: str | None
     scope: str | None
     scope_id: str | None
+    flow_id: str | None
     waits_for: str | None
     locked_by: str | None
     locked_until: datetime | None
@@ -112,7 +113,7 @@ def _history(row: StoredRow) -> Iterator[tuple[str, str]]:
     """True if the history is a legal path to the row's status, with a claim for every version."""
     if len(row.history) > MAX_HISTORY or (row.history_dropped and len(row.history) < MAX_HISTORY):
         yield "history", f"keeps {len(row.history)} history entries and counts {row.history_dropped} as dropped"
-    status, version = PENDING if row.if_live is None else BLOCKED, 0  # a job comes to the end of its line
+    status, version = _at_first(row), 0
     for n, entry in enumerate(row.history):
         event, said, run = entry.get("event"), entry.get("status"), entry.get("version")
         if n == 0 and row.history_dropped:
@@ -132,6 +133,19 @@ def _history(row: StoredRow) -> Iterator[tuple[str, str]]:
         yield "version", f"has version {row.version} after {version} claims"
     elif not (status is row.status or (row.status is COMPLETED and status in HELD)):
         yield "history", f"is {row.status}; its history ends with {status}"
+
+
+def _at_first(row: StoredRow) -> Status:
+    """Return the status with which the job was enqueued: it came to the end of its line, or waited for its parents."""
+    if row.if_live is not None:
+        return BLOCKED
+    if row.flow_id is None:
+        return PENDING
+    if not row.history:
+        return BLOCKED if row.status is BLOCKED else PENDING
+    first = row.history[0]
+    waited = first.get("event") == "unblocked" or first.get("status") == BLOCKED
+    return BLOCKED if waited else PENDING
 
 
 def _before(entry: dict[str, Any]) -> tuple[Status, int]:

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from rowlock.access import rules, settings
-from rowlock.access.binding import read_time
+from rowlock.access import settings
 from rowlock.access.explain import explain, judge
 from rowlock.access.redaction import MOST_PATTERNS
+from rowlock.core import rules
 from rowlock.core.conditions import FIELDS
 from rowlock.core.ids import check_id
 from rowlock.core.job import Job
+from rowlock.core.rule_binding import read_time
 from rowlock.errors import InvalidInput
 from rowlock.http.call import Call, columns
 from rowlock.http.parse import camel, renamed

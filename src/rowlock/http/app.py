@@ -23,6 +23,7 @@ from rowlock.http import (
     callbacks,
     enqueue,
     failures,
+    flows,
     jobs,
     operators,
     redacting,
@@ -57,8 +58,8 @@ if TYPE_CHECKING:
 
 
 _RESOURCES = (
-    enqueue, jobs, signals, redacting, stats, bulk, streams, failures, operators, templates, schedules, workers,
-    callbacks, tokens, access, sessions, service, ui,
+    enqueue, jobs, signals, redacting, stats, bulk, streams, failures, operators, templates, schedules, flows,
+    workers, callbacks, tokens, access, sessions, service, ui,
 )  # fmt: skip
 ROUTES = [route for resource in _RESOURCES for route in resource.ROUTES]
 _FRESH = 1.0  # seconds until settings that another process has changed apply here

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -71,6 +71,7 @@ class EnqueueBody(Asked, frozen=True, kw_only=True):
         return {name: value for name in _OPTIONS if (value := getattr(self, name)) is not None}
 
 
+E = TypeVar("E", bound=EnqueueBody)
 _OPTIONS = tuple(name for name in EnqueueBody.__struct_fields__ if name not in ("topic", "payload"))
 
 
@@ -130,17 +131,16 @@ class BatchAnswer(Struct, kw_only=True):
 
 @ROUTES.add("POST", "/api/jobs/enqueue", ENQUEUE, "Add a job", errors=(409,))
 async def enqueue(call: Call, asked: EnqueueBody) -> EnqueuedBody:
-    asked = _in_own_scope(call, asked)
+    asked = in_own_scope(call, asked)
     options = asked.options()
-    check_unmarked(call, asked.payload)
     await call.api.jobs.definitions.refresh()
-    call.check_enqueue(asked.topic, partial(new_columns, call, asked))
+    check_new(call, asked)
     if asked.id is not None:
-        await _refuse_hidden(call, [asked])
+        await refuse_hidden(call, [asked])
     try:
         told = await call.api.jobs.enqueue(asked.topic, asked.payload, **options)
     except OnceTaken as error:
-        raise await _had(call, error) from None
+        raise await had(call, error) from None
     if told.existing and await hidden_jobs(call, [told.id]):
         raise _taken()
     return enqueued_body(asked.topic, told)
@@ -151,16 +151,15 @@ async def enqueue_batch(call: Call, asked: BatchBody) -> BatchAnswer:
     if not 1 <= len(asked.jobs) <= MOST_IN_BATCH:
         raise Problem("out_of_range", f"jobs: give 1 to {MOST_IN_BATCH} jobs", field="jobs")
     await call.api.jobs.definitions.refresh()
-    jobs = [_in_own_scope(call, one) for one in asked.jobs]
+    jobs = [in_own_scope(call, one) for one in asked.jobs]
     for one in jobs:
-        check_unmarked(call, one.payload)
-        call.check_enqueue(one.topic, partial(new_columns, call, one))
-    await _refuse_hidden(call, jobs)
+        check_new(call, one)
+    await refuse_hidden(call, jobs)
     entries = [{"topic": one.topic, "payload": one.payload, **one.options()} for one in jobs]
     try:
         told = await call.api.jobs.enqueue_many(entries)
     except OnceTaken as error:
-        raise await _had(call, error) from None
+        raise await had(call, error) from None
     hidden = await hidden_jobs(call, [new.id for new in told if new.existing])
     # A hidden job took the key in between. The batch is written by now, so this is no error.
     items = [batch_item(one.topic, new, is_seen=new.id not in hidden) for one, new in zip(jobs, told, strict=True)]
@@ -179,7 +178,13 @@ async def clone_job(call: Call, asked: CloneBody) -> EnqueuedBody:
         raise InvalidInput(error.field, error.code, call.redaction.texts([error.problem], job)[0]) from None
 
 
-def _in_own_scope(call: Call, asked: EnqueueBody) -> EnqueueBody:
+def check_new(call: Call, asked: EnqueueBody) -> None:
+    """Refuse a job that the caller may not enqueue, or whose payload holds the mark of a hidden value."""
+    check_unmarked(call, asked.payload)
+    call.check_enqueue(asked.topic, partial(new_columns, call, asked))
+
+
+def in_own_scope(call: Call, asked: E) -> E:
     """Return the job with the scope of the caller's token, if it has one. Refuse another scope."""
     own = call.identity.jobs_of
     if own is None:
@@ -198,7 +203,7 @@ def content_of(job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def _had(call: Call, error: OnceTaken) -> Problem:
+async def had(call: Call, error: OnceTaken) -> Problem:
     """Return the problem. It doesn't name a job that the caller may not see."""
     if await hidden_jobs(call, [error.first]):
         return Problem("once_taken", f"the topic {error.topic} allows one job per key: there was one", field="key")
@@ -240,7 +245,7 @@ def _aware(time: datetime, field: str) -> datetime:
     return time
 
 
-async def _refuse_hidden(call: Call, asked: Sequence[EnqueueBody]) -> None:
+async def refuse_hidden(call: Call, asked: Sequence[EnqueueBody]) -> None:
     """Refuse if a job that the caller may not see has one of these keys or ids. Before anything is added, because a
     batch is added as a whole or not at all; and before contents are compared, because the difference would show
     them."""

@@ -103,6 +103,15 @@ _SCHEDULE = {
     "last_job_id": _ID, "zone_data": "2026a", "created": _AT, "updated": _AT, "next_times": [_TIME], "recent": [_FIRE],
 }  # fmt: skip
 
+_FLOW = {
+    "id": _ID, "name": "order", "by": "token shop", "status": "running", "progress": 50.0, "jobs": 2,
+    "counts": {"completed": 1, "pending": 1}, "held": 0, "created": _AT,
+}  # fmt: skip
+_NODE = {
+    "id": _ID, "name": "pay", "topic": "charge", "status": "completed", "progress": 100.0, "held": False,
+    "taken": True, "outside": False, "call": None, "created": _AT, "started_at": _AT, "finished_at": _LATER,
+}  # fmt: skip
+
 EXAMPLES: dict[str, Any] = {
     # Jobs
     "EnqueueBody": _ENQUEUE,
@@ -209,6 +218,29 @@ EXAMPLES: dict[str, Any] = {
         }],
         "next": None,
     },
+    # Flows
+    "FlowCreateBody": {
+        "name": "order",
+        "jobs": [
+            {"name": "pay", "topic": "charge", "payload": {"order": 7}},
+            {
+                "name": "receipt", "topic": "send_mail", "after": ["pay"], "when": "pay.result.amount > 100",
+                "payload": {"to": "ada@example.org", "amount": {"$result": "pay.amount"}},
+            },
+        ],
+    },
+    "FlowCreated": {"id": _ID, "name": "order", "jobs": {"pay": {**_ENQUEUED, "topic": "charge"}}},
+    "FlowsAnswer": {"items": [_FLOW], "next": None},
+    "GraphAnswer": {
+        "flow": _FLOW,
+        "nodes": [_NODE, {**_NODE, "id": "019c1e8a-7c00-7000-8000-5d2f8c1b9e05", "name": "receipt"}],
+        "edges": [{
+            "parent": _ID, "child": "019c1e8a-7c00-7000-8000-5d2f8c1b9e05", "if_failed": "cancel",
+            "when": "pay.result.amount > 100", "ended": "completed", "call": None,
+        }],
+    },
+    "BranchBody": {"node": "receipt", "reason": "the customer has changed their mind"},
+    "FlowChanged": {"changed": 1},
     # The worker protocol
     "ClaimBody": {"worker": _WORKER, "topics": ["video", "video@1"], "limit": 1, "lease": 30, "wait": 20, "runs": []},
     "ClaimAnswer": {

@@ -161,6 +161,8 @@ _IN_SHORT = {
     "cancel_requested": "It was asked to stop.", "cancel_undo": "It was cancelled, and undoes what was done.",
     "cancel_outside": "It was cancelled, and waits until the outside has stopped.",
     "waiting": "It waits for a signal.", "sleeping": "It sleeps.",
+    "parents": "It waits for other jobs of its flow.", "held": "It is held until a person decides.",
+    "children": "It waits for jobs that it has started.",
 }  # fmt: skip
 
 

@@ -54,22 +54,27 @@ CODES: dict[str, tuple[int, str]] = {
     "bad_path": (400, "A filter by payload is not `path=value`, or its path can't be used."),
     "bad_pattern": (400, "A pattern of `redact` is not one name, or several with dots between them."),
     "bad_payload": (400, "The payload does not fit the schema of its topic. `field` is the path of the value."),
-    "bad_rule": (400, "A rule can't be read. `detail` says at which character."),
+    "bad_result": (400, 'A `{"$result": …}` in a payload does not name a job of the flow and a part of its result.'),
+    "bad_rule": (400, "A rule, or a condition of a flow, can't be read. `detail` says at which character."),
     "bad_schema": (400, "A template's schema is not a JSON Schema of draft 2020-12."),
     "bad_time": (400, "A time in a rule can't be read."),
     "bad_url": (400, "A URL can't be used as `public_url`."),
     "bad_value": (400, "A value is of the wrong kind. `detail` says what is expected."),
     "before_start": (400, "`end` is before `start`."),
+    "blank_key": (400, "A field that makes the key of a job can't be the result of another job."),
     "both_given": (400, "Two fields exclude each other, such as `run_at` and `delay`."),
+    "cycle": (400, "Jobs of a flow wait for each other. `detail` names them."),
     "empty": (400, "A text or list needs at least one entry."),
     "everything": (400, "A bulk action without a filter needs `everything: true`."),
     "has_key": (400, '`if_live` of a schedule must be "allow": its jobs have a key of their own.'),
+    "in_flow": (400, '`if_live` "queue" and "replace" do not go with `after`: the job would wait in two lines.'),
     "in_the_future": (400, "A backfill ends later than now."),
     "integer_range": (400, "An integer has more than 64 bits. Send it as text."),
     "is_an_id": (400, "A name looks like an id. Choose another name."),
     "key_not_text": (400, "A key of an object is not a text."),
     "missing": (400, "A required field is missing."),
     "naive_time": (400, "A time has no time zone. Write Z for UTC."),
+    "needs_after": (400, "`when` is about the jobs of `after`, and none is given."),
     "needs_cancel": (400, '`if_live` "replace" needs a template whose jobs can be cancelled.'),
     "needs_key": (400, "`if_live` is about jobs with the same key, and none is given."),
     "never": (400, "The schedule would never fire, as with 30 February, or with an `end` before its first time."),
@@ -97,7 +102,7 @@ CODES: dict[str, tuple[int, str]] = {
     "past": (400, "A time is in the past."),
     "redacted": (400, "A value is the mark that stands for a hidden value. Send the value itself, or leave it out."),
     "steps_too_large": (413, "The results of all steps of a job would have more than 16 MiB."),
-    "taken": (400, "A superuser with this e-mail address exists already."),
+    "taken": (400, "A superuser has this e-mail address already, or a job of the flow has this name or id."),
     "time_range": (400, "A time is not between the years 1900 and 9000."),
     "too_broad": (400, "A filter would read too many jobs. Narrow it."),
     "too_common": (400, "A password is too easy to guess."),
@@ -109,8 +114,10 @@ CODES: dict[str, tuple[int, str]] = {
     "unknown_blank": (400, "A text in the payload of a schedule has a {{blank}} that there is not."),
     "unknown_field": (400, "There is no such field or parameter. Nothing is ignored."),
     "unknown_name": (400, "A name is unknown."),
+    "unknown_node": (400, "The flow has no such job. `detail` names those that it has."),
     "unknown_option": (400, "There is no such option of a job."),
     "unknown_outcome": (400, "There is no such outcome of a bulk action."),
+    "unknown_parent": (400, "A job of a flow is to wait for a job that is not there, or that the caller may not see."),
     "unknown_scope": (400, "There is no such scope of a token."),
     "unknown_setting": (400, "There is no such setting."),
     "unknown_status": (400, "There is no such status of a job."),
@@ -138,6 +145,8 @@ CODES: dict[str, tuple[int, str]] = {
     "callback_ended": (409, "The job does not ask for this answer any more."),
     "callback_late": (409, "The time for an answer is over."),
     "cancel_unsupported": (409, "The topic's template says that a job can't be cancelled once a run has started."),
+    "flow_key_taken": (409, "A live job, `holder`, has the key of a job of the flow. Nothing was added."),
+    "flow_not_found": (404, "There is no such flow, or all of its jobs are pruned."),
     "http_disabled": (404, "The HTTP API is switched off by the setting `http_enabled`."),
     "id_taken": (409, "The id was enqueued before, with other content."),
     "key_taken": (409, "Another live job has the key, or the id."),
@@ -159,7 +168,7 @@ CODES: dict[str, tuple[int, str]] = {
     "template_not_found": (404, "The topic has no template, or none of this version."),
     "version_passed": (409, "The job has run again since the version that was given."),
     "wrong_method": (405, "The path does not take this method. `Allow` says which it takes."),
-    "wrong_state": (409, "The status of the job, or of the bulk action, does not allow this."),
+    "wrong_state": (409, "The status of the job, the flow or the bulk action does not allow this."),
     # The server
     "busy": (503, "Other requests are changing this job. Try again."),
     "internal": (500, "The server failed. Its log has the error under the request id."),
@@ -259,6 +268,14 @@ def from_error(error: errors.RowlockError) -> Problem:
             return Problem("wrong_state", str(error), bulk_status=error.status)
         case errors.KeyTaken():
             return Problem("key_taken", "another live job has its key", field="key")
+        case errors.FlowKeyTaken():
+            return Problem("flow_key_taken", str(error), field="key", holder=error.holder)
+        case errors.UnknownParent():
+            return Problem("unknown_parent", str(error), field="after")
+        case errors.FlowNotFound():
+            return Problem("flow_not_found", str(error))
+        case errors.FlowRefused():
+            return Problem("wrong_state", str(error), flow_status=error.status)
         case errors.OnceTaken():
             return Problem("once_taken", str(error), field="key", first=error.first)
         case errors.TemplateNotFound():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 from rowlock.access import redaction
 from rowlock.client.step_list import StepStatus
 from rowlock.core.codec import check_text
+from rowlock.core.flows import RESULT, blank_path
 from rowlock.core.job import Event, Job, Log, LogLine
 from rowlock.core.schedules import Schedule
 from rowlock.core.steps import StoredStep
@@ -101,6 +102,39 @@ def check_unmarked(call: Call, payload: Any, before: Job | Schedule | None = Non
         path = redaction.marked(payload)
     if path is not None:
         raise InvalidInput(path, "redacted", f"holds {redaction.MARK}, which stands for a value that was not shown")
+
+
+def check_results(call: Call, payload: Any, asked: Iterable[tuple[str, ...]], outside: Container[str]) -> None:
+    """Refuse a job of a flow that would show what is hidden: its payload puts a hidden field of a result where it is
+    not hidden, or its condition asks for one. `asked`: what the condition asks for. `outside`: names of jobs that were
+    there before: their errors could be guessed letter by letter."""
+    if not call.redaction or may_reveal(call):
+        return
+    for source, target in _moved(payload, ("payload",)):
+        if call.redaction.shows(source, target):
+            raise _redacted(call, ".".join(source), ".".join(target))
+    for node, fact, *path in asked:
+        hidden = fact == "result" and call.redaction.hides(("result", *path))
+        if hidden or (fact == "error" and node in outside):
+            raise _redacted(call, ".".join((node, fact, *path)), "when")
+
+
+def _moved(value: Any, at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield the paths of results that a payload asks for, and where they go. Positions in lists are no part of a
+    path."""
+    if isinstance(value, dict) and RESULT in value:
+        _, *path = blank_path(value, ".".join(at))
+        yield ("result", *(str(step) for step in path if not str(step).isdecimal())), at
+    elif isinstance(value, dict):
+        for name, member in value.items():
+            yield from _moved(member, (*at, name))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _moved(item, at)
+
+
+def _redacted(call: Call, hidden: str, field: str) -> Problem:
+    return denied(call.identity, f"{hidden} is redacted: only callers who may reveal it may use it here", field=field)
 
 
 async def search(call: Call, wanted: Filter, *, limit: int, offset: int, cursor: str | None) -> Page:

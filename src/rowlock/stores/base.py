@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     import typing_extensions  # its TypeVar has a default, also before Python 3.13
 
     # These import this module.
+    from rowlock.core.flows import FlowRow, NewChildren, NewFlow
     from rowlock.core.schedules import Fired, Schedule
     from rowlock.stores.bulk import Bulk, BulkItem, NewBulk, Steering
+    from rowlock.stores.flows import FlowGraph
     from rowlock.stores.schedules import Decide, Decided, ScheduleFilter, Which
 
     R_co = typing_extensions.TypeVar("R_co", covariant=True, default=Any)
@@ -62,7 +64,10 @@ MEMORY = "@memory"  # ends the identity of a database in memory, which no other 
 # sweep_records, sweep_rollups: remove what has expired. prune_bulks: remove previews that no operator has started, and
 #   bulk actions that ended long ago.
 # prune_fires: remove what is known of old times of schedules that made no job.
-Chore = Literal["fold_counts", "group_failures", "sweep_records", "sweep_rollups", "prune_bulks", "prune_fires"]
+# prune_flows: remove flows that have no job any more.
+Chore = Literal[
+    "fold_counts", "group_failures", "sweep_records", "sweep_rollups", "prune_bulks", "prune_fires", "prune_flows"
+]
 CHORES: dict[Chore, int] = {  # what one call should do at most
     "fold_counts": 10_000,
     "group_failures": 200,
@@ -70,6 +75,7 @@ CHORES: dict[Chore, int] = {  # what one call should do at most
     "sweep_rollups": 10_000,
     "prune_bulks": 10_000,
     "prune_fires": 10_000,
+    "prune_flows": 1000,
 }
 
 
@@ -471,9 +477,9 @@ class Store(Protocol):
     # ── Reading ──
     async def read(self, ids: Sequence[str], shape: type[T]) -> dict[str, T]:
         """Return jobs by id, live or archived; the missing ones are missing. `shape`: Job, State (what of a job is
-        short, for those who watch many), Status, Log (what its handlers have logged, over all runs), or StoredSteps (a
-        job without stored steps is missing). One by one, for few jobs: History, or InLine (a job that stands in no line
-        is missing)."""
+        short, for those who watch many), Status, Log (what its handlers have logged, over all runs), StoredSteps or
+        StoredEdges (a job without stored steps, or edges, is missing). One by one, for few jobs: History, or InLine (a
+        job that stands in no line is missing)."""
         ...
 
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
@@ -553,6 +559,33 @@ class Store(Protocol):
     ) -> dict[str, list[Fired]]:
         """Return what became of the newest nominal times of schedules, newest first; `before`: below this time."""
         ...
+
+    # ── Flows (stores/flows.py) ──
+    async def insert_flow(self, flow: NewFlow, *, repeat: bool = False) -> list[Enqueued]:
+        """Insert the jobs and the edges of a flow in one transaction. Raise UnknownParent, or FlowKeyTaken if a live
+        job has the key of one of its jobs. `repeat`: as in insert."""
+        ...
+
+    async def start_children(self, children: NewChildren) -> tuple[Hold, list[Enqueued]]:
+        """Insert jobs that a run starts, guarded by status, version AND worker: KEPT, CANCEL or LOST. Nothing is
+        written unless KEPT. A repeat changes nothing. Raise FlowKeyTaken if a live job has the key of one of them."""
+        ...
+
+    async def flows(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        before: str | None = None,
+        limit: int = 50,
+        name: str | None = None,
+    ) -> list[FlowRow]:
+        """Return flows, the newest first; `before`: below this id."""
+        ...
+
+    async def flow_graph(self, flow_id: str) -> FlowGraph | None: ...
+
+    async def drop_flow(self, flow_id: str) -> None:
+        """Remove a flow that has no job any more."""
 
     # ── Bulk actions (stores/bulk.py) ──
     async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:

@@ -142,3 +142,24 @@ def sync_waits(ctx: SyncContext) -> None:
     ctx.wait_for(number).upper()  # refused
     ctx.wait_for(number, default=None).bit_length()  # refused
     print(ctx.callback(number).uri)  # refused
+
+
+async def flows(ctx: Context) -> None:
+    flow = jobs.flow("order")
+    doubled = flow.add(double.draft(1))
+    flow.add(send_mail.draft(doubled.result))  # refused
+    doubled.result.upper()  # refused
+    flow.add(double.draft(1), if_failed="ignore")  # refused
+    flow.add(double.draft(1), after=5)  # refused
+    flow.add(double)  # refused
+    flow.wait(doubled, 5)  # refused
+    (await ctx.gather([double.draft(1)]))[0].upper()  # refused
+    (await ctx.gather([double.draft(1)], if_failed="return"))[0].bit_length()  # refused
+    await ctx.gather([double.draft(1)], if_failed="cancel")  # refused
+    (await ctx.run(double.draft(1))).upper()  # refused
+    await jobs.chain(5)  # refused
+
+
+def sync_children(ctx: SyncContext) -> None:
+    ctx.run(double.draft(1)).upper()  # refused
+    ctx.gather([double.draft(1)])[0].upper()  # refused

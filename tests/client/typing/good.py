@@ -11,13 +11,17 @@ from rowlock import (
     INJECTED,
     Bulk,
     Callback,
+    ChildFailed,
     Context,
     Enqueued,
+    EnqueuedFlow,
     Exponential,
     Failures,
     Filter,
+    Flow,
     Job,
     Jobs,
+    Node,
     Page,
     Signal,
     Step,
@@ -280,3 +284,37 @@ def sync_approval(ctx: SyncContext) -> bool:
     assert_type(ctx.wait_for("anything"), Any)
     assert_type(ctx.callback(decision).url, str)
     return ctx.wait_for(decision, timeout=timedelta(1)).ok
+
+
+async def a_flow() -> None:
+    flow = jobs.flow("order")
+    assert_type(flow, Flow)
+    doubled = flow.add(double.draft(1))
+    assert_type(doubled, Node[int])
+    assert_type(doubled.result, int)
+    later_one = flow.add(double.using(delay=60).draft(doubled.result), after=[doubled, "explicit"], if_failed="hold")
+    assert_type(later_one, Node[int])
+    assert_type(flow.add(("explicit.topic", {"n": doubled.result}), when="double.result > 5"), Node[Any])
+    assert_type(flow.add({"topic": "explicit.topic"}), Node[Any])
+    assert_type(flow.job("01a1eee9-dc82-7000-a11b-4d35fcdc028c"), Node[Any])
+    flow.wait(doubled, "explicit", if_failed="run")
+    assert_type(await flow.enqueue(), EnqueuedFlow)
+    assert_type(jobs.sync.flow("order").enqueue(), EnqueuedFlow)
+    assert_type(await jobs.chain("01a1eee9-dc82-7000-a11b-4d35fcdc028c", double.draft(1), ("a", {})), EnqueuedFlow)
+
+
+async def children(ctx: Context) -> None:
+    assert_type(await ctx.gather([double.draft(n) for n in range(3)]), list[int])
+    assert_type(await ctx.gather([double.draft(1)], if_failed="return"), list[int | ChildFailed])
+    assert_type(await ctx.gather([("a", {})]), list[Any])
+    assert_type(await ctx.run(double.draft(1)), int)
+    assert_type(await ctx.run(("a", {})), Any)
+    one, other = await asyncio.gather(ctx.gather([double.draft(1)]), ctx.run(with_job.draft(1)))
+    assert_type(one, list[int])
+    assert_type(other, str)
+
+
+def sync_children(ctx: SyncContext) -> None:
+    assert_type(ctx.gather([double.draft(1)]), list[int])
+    assert_type(ctx.gather([double.draft(1)], if_failed="return"), list[int | ChildFailed])
+    assert_type(ctx.run(double.draft(1)), int)

@@ -23,6 +23,7 @@ export const FIELDS: Field[] = [
   { name: "id", label: "id", hint: "of a job", many: true },
   { name: "scope", label: "scope", hint: "user, account, …", many: false },
   { name: "scope_id", label: "scope_id", hint: "whose job it is", many: false },
+  { name: "flow_id", label: "flow", hint: "the id of a flow", many: false },
   { name: "fingerprint", label: "failure", hint: "a group of failures", many: false },
   { name: "created_from", label: "created after", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },
   { name: "created_until", label: "created before", hint: "2026-01-31T08:00:00Z, or 15m, 2h, 3d ago", many: false },

@@ -14,6 +14,7 @@ export const JUMPS: Record<string, [screen: string, name: string]> = {
   t: ["topics", "Topics"],
   p: ["templates", "Templates"],
   c: ["schedules", "Schedules"],
+  l: ["flows", "Flows"],
   w: ["workers", "Workers"],
   b: ["bulk", "Bulk actions"],
   a: ["audit", "Audit"],

@@ -6,6 +6,7 @@ import { connection } from "./connection.svelte";
 import { live } from "./live.svelte";
 
 const AGAIN = 5; // seconds until a failed load is tried again
+const PATIENCE = 10; // times as long as the last load took, before the next
 
 export class Resource<T> {
   data = $state.raw<T | undefined>(undefined);
@@ -47,7 +48,7 @@ export class Resource<T> {
   }
 
   private later(): void {
-    const wait = this.every || (this.mayRecover ? AGAIN : 0);
+    const wait = this.every ? Math.max(this.every, (PATIENCE * this.took) / 1000) : this.mayRecover ? AGAIN : 0;
     if (!wait) return;
     this.timer = setTimeout(() => {
       if (live.paused || document.hidden) this.later();

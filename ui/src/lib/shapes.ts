@@ -69,6 +69,12 @@ export interface Behind {
   since: number;
 }
 
+/** `node`: the name or the id of a job: only this job and those that wait for it. */
+export interface BranchBody {
+  node?: string | null;
+  reason?: string | null;
+}
+
 export interface BulkAnswer {
   items: BulkInfo[];
   next: string | null;
@@ -263,6 +269,19 @@ export interface CompleteBody {
   worker: string;
 }
 
+/**
+ * The job `child` waits for the job `parent`. `ended`: how the parent has ended; null: it has not. `call`: the
+ * child has started the parent, by its n-th ctx.gather.
+ */
+export interface EdgeBody {
+  call: number | null;
+  child: string;
+  ended: string | null;
+  if_failed: string;
+  parent: string;
+  when: string | null;
+}
+
 /** How one run has ended. `end`: the name of the single call; the other fields are those of that call. */
 export interface EndBody {
   delay?: number | null;
@@ -443,8 +462,90 @@ export interface FiredBody {
   status: "pending" | "blocked" | "processing" | "waiting" | "cancel_requested" | "completed" | "failed" | "expired" | "cancelled" | null;
 }
 
+/**
+ * A flow. `status`: held means that nothing runs, and a person must decide. `progress`: percent of its jobs that
+ * have ended. `jobs`: how many it has had; those that were pruned count as ended. `counts`: jobs that are there, by
+ * status. `held`: jobs that wait for a person.
+ */
+export interface FlowBody {
+  by: string | null;
+  counts: Record<string, number>;
+  created: Time;
+  held: number;
+  id: string;
+  jobs: number;
+  name: string;
+  progress: number;
+  status: "running" | "held" | "completed" | "failed" | "cancelled";
+}
+
+/** `changed`: how many jobs. */
+export interface FlowChanged {
+  changed: number;
+}
+
+/**
+ * A new flow. Its jobs may stand in any order. `id`: your own id of the flow; if it is sent twice, there is one
+ * flow.
+ */
+export interface FlowCreateBody {
+  id?: string | null;
+  jobs: FlowJob[];
+  name: string;
+}
+
+/** `jobs`: by their names in the flow. */
+export interface FlowCreated {
+  id: string;
+  jobs: Record<string, EnqueuedBody>;
+  name: string;
+}
+
+/**
+ * A job of a new flow, with all options of a job. `name`: in `after`, in conditions and on the page; default: from
+ * its topic. `after`: the jobs that it waits for: names of jobs of this flow, or ids of other jobs. `if_failed`: what
+ * happens if one of them failed, expired or was cancelled. `when`: a condition on how they end, instead of if_failed:
+ * `pay.result.amount > 100`. If it is false, the job is cancelled as not taken. `{"$result": "pay.amount"}` in the
+ * payload stands for a part of the result of the job `pay`, and implies `after`.
+ */
+export interface FlowJob {
+  after?: string[];
+  delay?: number | null;
+  expires_at?: Time | null;
+  id?: string | null;
+  /** Default: "cancel" */
+  if_failed?: "cancel" | "hold" | "run";
+  if_live?: "queue" | "reject" | "replace" | null;
+  key?: string | null;
+  max_retries?: number | null;
+  name?: string | null;
+  payload?: Record<string, unknown>;
+  priority?: number | "explicit" | "discovered" | "backfill" | null;
+  run_at?: Time | null;
+  scope?: string | null;
+  scope_id?: string | null;
+  tags?: string[] | null;
+  timeout?: number | null;
+  topic: string;
+  version?: number | null;
+  when?: string | null;
+}
+
+/** Newest first. */
+export interface FlowsAnswer {
+  items: FlowBody[];
+  next: string | null;
+}
+
 export interface GoodbyeBody {
   worker: string;
+}
+
+/** A flow, its jobs and what they wait for. Parents come before their children. */
+export interface GraphAnswer {
+  edges: EdgeBody[];
+  flow: FlowBody;
+  nodes: NodeBody[];
 }
 
 export interface HeartbeatAnswer {
@@ -667,6 +768,27 @@ export interface MeBody {
   topics: string[] | null;
 }
 
+/**
+ * A job of a flow. If it was deleted or pruned, `topic`, `progress` and the times are null, and `status` is the
+ * last that its children know of. `held`: it waits for a person. `taken` false: no true condition has led to it.
+ * `outside`: it is not part of the flow, which only waits for it. `call`: a job of the flow has started it, by its
+ * n-th ctx.gather.
+ */
+export interface NodeBody {
+  call: number | null;
+  created: Time | null;
+  finished_at: Time | null;
+  held: boolean;
+  id: string;
+  name: string;
+  outside: boolean;
+  progress: number | null;
+  started_at: Time | null;
+  status: "pending" | "blocked" | "processing" | "waiting" | "cancel_requested" | "completed" | "failed" | "expired" | "cancelled" | null;
+  taken: boolean;
+  topic: string | null;
+}
+
 /** What the jobs get; null: the default of their topic. */
 export interface OptionsBody {
   key?: string | null;
@@ -739,7 +861,7 @@ export interface PreviewBody {
 
 /** An error. `code` is stable, for programs; `field` names the part of the request that is wrong. */
 export interface ProblemBody {
-  code: "admin_is_unbounded" | "backwards" | "bad_arguments" | "bad_characters" | "bad_claim" | "bad_cursor" | "bad_data" | "bad_field" | "bad_fields" | "bad_fingerprint" | "bad_id" | "bad_json" | "bad_lane" | "bad_length" | "bad_link" | "bad_name" | "bad_path" | "bad_pattern" | "bad_payload" | "bad_rule" | "bad_schema" | "bad_time" | "bad_url" | "bad_value" | "before_start" | "both_given" | "busy" | "callback_answered" | "callback_cancelled" | "callback_ended" | "callback_late" | "cancel_unsupported" | "cross_origin" | "csrf" | "duplicate_key" | "empty" | "encoded" | "everything" | "given_twice" | "has_key" | "header_twice" | "headers_too_large" | "http_disabled" | "id_taken" | "in_the_future" | "insecure" | "integer_range" | "internal" | "is_an_id" | "key_not_text" | "key_taken" | "lone_surrogate" | "lost" | "missing" | "naive_time" | "needs_cancel" | "needs_key" | "never" | "no_callback" | "no_such_path" | "not_a_bool" | "not_a_filter" | "not_a_job" | "not_a_list" | "not_a_number" | "not_a_pair" | "not_a_policy" | "not_a_time" | "not_allowed" | "not_an_email" | "not_an_integer" | "not_an_object" | "not_authenticated" | "not_cancelled" | "not_finite" | "not_found" | "not_json" | "not_migrated" | "not_schedulable" | "not_supported" | "not_text" | "not_utf8" | "not_wanted" | "nothing_asked" | "nothing_given" | "nul" | "once_taken" | "out_of_range" | "outcome_unknown" | "past" | "query_too_long" | "read_only" | "redacted" | "schedule_changed" | "schedule_exists" | "schedule_not_found" | "signal_known" | "signals_full" | "steps_too_large" | "store_busy" | "store_full" | "store_unavailable" | "streams_taken" | "taken" | "template_disabled" | "template_exists" | "template_frozen" | "template_not_found" | "template_unreadable" | "time_range" | "too_broad" | "too_common" | "too_deep" | "too_large" | "too_long" | "too_many" | "too_many_calls" | "too_many_logins" | "too_many_parameters" | "too_many_steps" | "too_many_streams" | "too_many_tokens" | "too_many_waiting" | "too_slow" | "twice" | "unknown_action" | "unknown_blank" | "unknown_field" | "unknown_name" | "unknown_option" | "unknown_outcome" | "unknown_scope" | "unknown_setting" | "unknown_status" | "unknown_step" | "unknown_version" | "unknown_zone" | "unreadable" | "version_passed" | "with_if_live" | "wrong_audience" | "wrong_content_type" | "wrong_host" | "wrong_login" | "wrong_method" | "wrong_state";
+  code: "admin_is_unbounded" | "backwards" | "bad_arguments" | "bad_characters" | "bad_claim" | "bad_cursor" | "bad_data" | "bad_field" | "bad_fields" | "bad_fingerprint" | "bad_id" | "bad_json" | "bad_lane" | "bad_length" | "bad_link" | "bad_name" | "bad_path" | "bad_pattern" | "bad_payload" | "bad_result" | "bad_rule" | "bad_schema" | "bad_time" | "bad_url" | "bad_value" | "before_start" | "blank_key" | "both_given" | "busy" | "callback_answered" | "callback_cancelled" | "callback_ended" | "callback_late" | "cancel_unsupported" | "cross_origin" | "csrf" | "cycle" | "duplicate_key" | "empty" | "encoded" | "everything" | "flow_key_taken" | "flow_not_found" | "given_twice" | "has_key" | "header_twice" | "headers_too_large" | "http_disabled" | "id_taken" | "in_flow" | "in_the_future" | "insecure" | "integer_range" | "internal" | "is_an_id" | "key_not_text" | "key_taken" | "lone_surrogate" | "lost" | "missing" | "naive_time" | "needs_after" | "needs_cancel" | "needs_key" | "never" | "no_callback" | "no_such_path" | "not_a_bool" | "not_a_filter" | "not_a_job" | "not_a_list" | "not_a_number" | "not_a_pair" | "not_a_policy" | "not_a_time" | "not_allowed" | "not_an_email" | "not_an_integer" | "not_an_object" | "not_authenticated" | "not_cancelled" | "not_finite" | "not_found" | "not_json" | "not_migrated" | "not_schedulable" | "not_supported" | "not_text" | "not_utf8" | "not_wanted" | "nothing_asked" | "nothing_given" | "nul" | "once_taken" | "out_of_range" | "outcome_unknown" | "past" | "query_too_long" | "read_only" | "redacted" | "schedule_changed" | "schedule_exists" | "schedule_not_found" | "signal_known" | "signals_full" | "steps_too_large" | "store_busy" | "store_full" | "store_unavailable" | "streams_taken" | "taken" | "template_disabled" | "template_exists" | "template_frozen" | "template_not_found" | "template_unreadable" | "time_range" | "too_broad" | "too_common" | "too_deep" | "too_large" | "too_long" | "too_many" | "too_many_calls" | "too_many_logins" | "too_many_parameters" | "too_many_steps" | "too_many_streams" | "too_many_tokens" | "too_many_waiting" | "too_slow" | "twice" | "unknown_action" | "unknown_blank" | "unknown_field" | "unknown_name" | "unknown_node" | "unknown_option" | "unknown_outcome" | "unknown_parent" | "unknown_scope" | "unknown_setting" | "unknown_status" | "unknown_step" | "unknown_version" | "unknown_zone" | "unreadable" | "version_passed" | "with_if_live" | "wrong_audience" | "wrong_content_type" | "wrong_host" | "wrong_login" | "wrong_method" | "wrong_state";
   detail: string;
   field?: string;
   request_id: string;
@@ -1284,7 +1406,7 @@ export interface TokenCreateBody {
   name?: string | null;
   scope?: string | null;
   scope_id?: string | null;
-  scopes?: ("read" | "enqueue" | "cancel" | "manage" | "templates" | "schedules" | "tokens" | "worker" | "admin")[] | null;
+  scopes?: ("read" | "enqueue" | "cancel" | "manage" | "templates" | "schedules" | "flows" | "tokens" | "worker" | "admin")[] | null;
   seconds?: number | null;
   topics?: string[] | null;
 }
@@ -1560,6 +1682,19 @@ export interface GetFailureQuery {
   since?: Time;
   /** Default: "hour" */
   trend?: "day" | "hour";
+}
+
+/** The query of GET /api/flows */
+export interface ListFlowsQuery {
+  /** Default: 20 */
+  limit?: number;
+  cursor?: string;
+  name?: string;
+}
+
+/** The query of DELETE /api/flows/{id} */
+export interface DeleteFlowQuery {
+  reason?: string;
 }
 
 /** The query of GET /api/jobs */

@@ -44,6 +44,13 @@ export type PastFire = api.FiredBody;
 export type BackfillTime = api.BackfillItem;
 export type Schedule = With<api.ScheduleBody, { when: CronWhen | EveryWhen; options: Required<api.OptionsBody> }>;
 
+export type Flow = api.FlowBody;
+export type FlowNode = api.NodeBody;
+export type FlowEdge = api.EdgeBody;
+export type FlowGraph = api.GraphAnswer;
+/** How a job of a flow stands, or the flow. deleted: nothing is known of the job any more. */
+export type Shown = Status | "held" | "not_taken" | "deleted" | "running";
+
 export type Worker = api.WorkerBody;
 export type Failure = api.FailureBody;
 export type Bulk = With<api.BulkInfo, { sample?: Job[] }>;

@@ -13,10 +13,11 @@ from rowlock.core.job import NewJob
 from rowlock.errors import ConnectionRefused
 from rowlock.stores.base import Enqueued, Home
 from rowlock.stores.callers.refusals import another_database, causes, failed, read_only
-from rowlock.stores.callers.work import ChangeSchedules, Fence, Insert, Work
+from rowlock.stores.callers.work import ChangeSchedules, Fence, Insert, InsertFlow, Work
 from rowlock.stores.driver_neutral import Queries, Query
 from rowlock.stores.postgres import insert_on_conn, schedules
 from rowlock.stores.postgres.fence import fence
+from rowlock.stores.postgres.flows import insert_flow
 from rowlock.stores.postgres.statements import statements_on_conn
 
 T = TypeVar("T")
@@ -53,6 +54,8 @@ def _do(home: Home, work: Work[T]) -> Queries[Any]:
     assert home.schema is not None  # noqa: S101 - narrows the type
     if isinstance(work, Insert):
         return insert(home, work.jobs, repeat=work.repeat, notify=work.notify)
+    if isinstance(work, InsertFlow):
+        return _ringing(home, insert_flow(home.schema, work.flow, repeat=work.repeat), work.notify)
     if isinstance(work, ChangeSchedules):
         return schedules.change(home.schema, work.which, work.decide)
     assert isinstance(work, Fence)  # noqa: S101 - narrows the type
@@ -61,9 +64,13 @@ def _do(home: Home, work: Work[T]) -> Queries[Any]:
 
 def insert(home: Home, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> Queries[list[Enqueued]]:
     assert home.schema is not None  # noqa: S101 - narrows the type
-    answers = yield from insert_on_conn.insert(home.schema, jobs, repeat=repeat)
+    return (yield from _ringing(home, insert_on_conn.insert(home.schema, jobs, repeat=repeat), notify))
+
+
+def _ringing(home: Home, inserting: Queries[list[Enqueued]], notify: bool) -> Queries[list[Enqueued]]:
+    answers = yield from inserting
     if notify and not all(answer.existing for answer in answers):
-        texts = statements_on_conn(home.schema)
+        texts = statements_on_conn(home.schema or "")
         yield Query(texts.notify_on_conn, f"rowlock_{home.schema}")
     return answers
 

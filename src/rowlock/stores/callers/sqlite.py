@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 from rowlock.errors import ConnectionRefused
 from rowlock.stores.base import Home
 from rowlock.stores.callers.refusals import another_database, autocommit, causes, closed, deleted_file, read_only
-from rowlock.stores.callers.work import ChangeSchedules, Fence, Insert, Work
+from rowlock.stores.callers.work import ChangeSchedules, Fence, Insert, InsertFlow, Work
 from rowlock.stores.sqlite import schedules
 from rowlock.stores.sqlite.connection import microseconds
 from rowlock.stores.sqlite.fence import fence
+from rowlock.stores.sqlite.flows import insert_flow
 from rowlock.stores.sqlite.identity import GONE, identity
 from rowlock.stores.sqlite.insert import insert
 from rowlock.stores.sqlite.rows import sql
@@ -48,6 +49,8 @@ def carry_on(conn: sqlite3.Connection, kind: str, home: Home, work: Work[T]) -> 
 def _do(conn: sqlite3.Connection, work: Work[T]) -> Any:
     if isinstance(work, Insert):
         return insert(conn, microseconds(), work.jobs, repeat=work.repeat)
+    if isinstance(work, InsertFlow):
+        return insert_flow(conn, microseconds(), work.flow, repeat=work.repeat)
     if isinstance(work, ChangeSchedules):
         return schedules.change(conn, microseconds(), work.which, work.decide)
     assert isinstance(work, Fence)  # noqa: S101 - narrows the type

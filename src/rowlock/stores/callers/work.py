@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from rowlock.core.flows import NewFlow
 from rowlock.core.job import NewJob
 from rowlock.stores.base import Enqueued, Guard
 from rowlock.stores.schedules import Decide, Decided, Which
@@ -20,6 +21,12 @@ class Work(Struct, Generic[T], frozen=True):
 
 class Insert(Work[list[Enqueued]], frozen=True):
     jobs: Sequence[NewJob]
+    repeat: bool
+    notify: bool
+
+
+class InsertFlow(Work[list[Enqueued]], frozen=True):
+    flow: NewFlow
     repeat: bool
     notify: bool
 

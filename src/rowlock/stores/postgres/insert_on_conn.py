@@ -43,6 +43,8 @@ class _Row(Struct, frozen=True, omit_defaults=True):
     trace: str | None = None
     if_live: str | None = None
     line: str | None = None
+    flow_id: str | None = None
+    blocked: bool = False
 
 
 class _Asked(Struct, frozen=True, omit_defaults=True):
@@ -70,7 +72,7 @@ def insert(schema: str, jobs: Sequence[NewJob], *, repeat: bool) -> Queries[list
     """Jobs in a line are blocked at first: `advance` (lines.py) unblocks the head."""
     texts = statements_on_conn(schema)
     answers = yield from _insert(texts, jobs, repeat)
-    if lines := {job.line for job in jobs if job.line is not None}:
+    if lines := {job.line for job in jobs if job.line is not None and job.if_live is not None}:
         yield Query(texts.note_lines_on_conn, _text(sorted(lines)))
     yield from _count_once(texts, jobs, answers)
     return answers
@@ -127,7 +129,7 @@ def _insert_new(
         job = jobs[n]
         if job.id in fresh:
             fresh.remove(job.id)  # the same id again in this batch is answered by the first
-            status = Status.PENDING if job.line is None else Status.BLOCKED
+            status = Status.BLOCKED if job.is_blocked else Status.PENDING
             new[n] = Enqueued(job.id, False, status, job.run_at or now + timedelta(seconds=job.delay), now)
     return new
 
@@ -170,7 +172,7 @@ def _row(n: int, job: NewJob) -> _Row:
     return _Row(
         n, job.id, job.topic, msgspec.Raw(job.payload.encode()), job.priority, job.delay, job.template_version,
         job.max_retries, job.timeout, _micros(job.run_at), _micros(job.expires_at), job.key, job.scope, job.scope_id,
-        job.tags or None, job.trace, job.if_live, job.line,
+        job.tags or None, job.trace, job.if_live, job.line, job.flow_id, job.is_blocked,
     )  # fmt: skip
 
 

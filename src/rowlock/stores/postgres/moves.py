@@ -11,13 +11,15 @@ import msgspec
 from msgspec.structs import replace
 
 from rowlock.core.codec import decode
-from rowlock.core.job import LiveKey, Status
+from rowlock.core.flows import ReleaseHold
+from rowlock.core.job import LiveKey, Status, own_line
 from rowlock.core.lifecycle import MOVES
 from rowlock.core.moves import (
     COUNTERS,
     Cancel,
     CancelTimeout,
     Decision,
+    Delete,
     Due,
     Expire,
     Order,
@@ -28,6 +30,7 @@ from rowlock.core.moves import (
     Row,
     Update,
     WaitOrder,
+    lined,
     lines,
     move_all,
     patches,
@@ -133,7 +136,16 @@ def latest(found: list[Any]) -> int:
 
 async def apply(connection: Any, sql: Statements, order: Order, now: int, rows: Sequence[Row]) -> list[Decision]:
     """Decide, and write what is decided."""
-    known = await holders(connection, sql, _keys(rows)) if isinstance(order, Requeue) else None
+    known = await holders(connection, sql, _keys(rows)) if order.takes_key else None
+    if isinstance(order, Delete) and rows:
+        own = [row.line or own_line(row.id) for row in rows]
+        found = await connection.fetch(sql.flow_awaited, own, [row.id for row in rows])
+        order = replace(order, awaited=frozenset(job_id for (job_id,) in found))
+    if isinstance(order, Requeue) and (free := [row.id for row in rows if row.line is None]):
+        rows = lined(rows, {job_id for (job_id,) in await connection.fetch(sql.flow_waited, free)})
+    if isinstance(order, ReleaseHold):
+        found = await connection.fetch(sql.flow_held, [row.id for row in rows])
+        order = replace(order, held=frozenset(job_id for (job_id,) in found))
     if type(order) is Cancel and (templates := [row.template_id for row in rows if row.has_run]):
         found = await connection.fetch(sql.uncancelable, templates)
         order = replace(order, unsupported=frozenset(name for (name,) in found))
@@ -224,7 +236,13 @@ async def _write(
     ]
     if dropped:
         await connection.executemany(sql.drop_steps, dropped)
+    if dropping := [row.id for row, patch in written if patch.drops_children]:
+        await connection.execute(sql.flow_drop_children, dropping)
+    if forgiven := [row.id for row, patch in written if patch.forgives]:
+        await connection.execute(sql.flow_forgive, forgiven)
     gone = [row for row, patch in written if patch.status is None]
+    if gone:
+        await connection.execute(sql.flow_drop_edges, [row.id for row in gone])
     if stepped := [(row.id,) for row in gone if row.step is not None]:
         await connection.executemany(sql.drop_all_steps, stepped)
     # The archive does not say whether a job had any.

@@ -111,7 +111,18 @@ _SILENCE = "set_config('idle_in_transaction_session_timeout', '10s', true)"
 # The columns that a move may set.
 _PATCHED = {
     **dict.fromkeys(
-        ("status", "stage", "message", "cancel_reason", "last_error", "fingerprint", "locked_by", "step", "waits_for"),
+        (
+            "status",
+            "stage",
+            "message",
+            "cancel_reason",
+            "last_error",
+            "fingerprint",
+            "locked_by",
+            "step",
+            "waits_for",
+            "line",
+        ),
         "text",
     ),
     **dict.fromkeys(("priority", "retries", "crashes", "signals"), "int"),

@@ -15,6 +15,7 @@ from msgspec.structs import astuple
 
 from rowlock import errors
 from rowlock.core.codec import decode
+from rowlock.core.flows import FlowRow, NewChildren, NewFlow, ReleaseHold
 from rowlock.core.job import HELD, History, Job, Lane, LiveKey, Log, NewJob, Status
 from rowlock.core.lifecycle import (
     APPLIED,
@@ -27,7 +28,7 @@ from rowlock.core.lifecycle import (
     judge,
     same_worker,
 )
-from rowlock.core.moves import Due, Order, Rescue, Resume, Update
+from rowlock.core.moves import Cancel, Due, Order, Requeue, Rescue, Resume, Update
 from rowlock.core.schedules import Fired, Schedule
 from rowlock.core.steps import MarkingRun, StepMark, StoredSteps, marks_by_run, with_step_events
 from rowlock.core.verify import StepOwner, StoredRow
@@ -61,11 +62,13 @@ from rowlock.stores.base import (
 from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, WAKING, Bulk, BulkItem, NewBulk, Steering, fitting
 from rowlock.stores.driver_neutral import Query, drive_async
 from rowlock.stores.failures import FailureQuery, Failures
+from rowlock.stores.flows import FlowGraph, StoredEdges
 from rowlock.stores.listing import Seen, WalkPart, find, find_newest, make_page, page_ids
 from rowlock.stores.migrations import Migration, Pending, require_none
 from rowlock.stores.postgres import bulk as bulks
 from rowlock.stores.postgres import (
     failures,
+    flows,
     insert_on_conn,
     listing,
     migrate,
@@ -124,6 +127,7 @@ log = logging.getLogger("rowlock")
 ATTEMPTS = 8  # of a verb that lost a race: a deadlock, or a key that came and went
 MARK_ATTEMPTS = 100  # of a checkpoint or a wait; it is repeated if its rows changed while it waited for their locks
 RINGS = 0.01  # seconds between two in which an insert rings: a NOTIFY takes a global lock when it commits
+LINED = 1.0  # seconds for which completions are settled with their lines, after some of them stood in one
 NOTHING = Claimed([], contended=False, next_due=None)
 _PARTITIONS = 600.0  # seconds between two looks at the archive's partitions
 _TRAITS = Traits(any_loop=False, is_private=False, watches_commits=False)
@@ -184,6 +188,7 @@ class PostgresStore:
         }
         self._next_partitions = 0.0
         self._may_partition = True
+        self._lined_until = 0.0  # until then, jobs that stand in lines are expected; by time.monotonic()
         self._rang = 0.0  # when someone was last rung for, by time.monotonic()
 
     def __repr__(self) -> str:
@@ -337,17 +342,19 @@ class PostgresStore:
         """Unblock jobs if there is a note that something has ended in their lines. Then it pays to claim again."""
         if not claimed.ends:
             return claimed
-        return structs.replace(claimed, ends=False, contended=bool(await self._advance()) or claimed.contended)
+        return structs.replace(claimed, ends=False, contended=bool(await self._advance(once=True)) or claimed.contended)
 
-    async def _advance(self) -> set[str]:
-        """Return the ids of the jobs that are unblocked. An error is no error of the caller, whose own statement is
-        committed: the notes stay, and the next claim finds them."""
+    async def _advance(self, *, once: bool = False) -> set[str]:
+        """Return the ids of the jobs that are unblocked. `once`: no more than a batch, so that a worker can begin with
+        these, while it unblocks the next (a fan-out of 10,000 drains at 0.9 instead of 0.4 of the plain rate). An error
+        is no error of the caller, whose own statement is committed: the notes stay, and the next claim finds them."""
         heads: set[str] = set()
         more = True
         try:
             while more:
                 new, more = await self._with_connection(lambda connection: advance_lines(connection, self._sql))
                 heads |= new
+                more = more and not (once and heads)
         except errors.StoreError as error:
             log.warning("lines could not be advanced: %s", error)
         if heads:
@@ -397,14 +404,22 @@ class PostgresStore:
         if applied is None and len(batch) == len(settlements):
             return Settled([APPLIED] * len(batch), claimed)
         done = set(places.values()) if applied is None else {places[str(job_id)] for job_id in applied}
-        return Settled(await self._verdicts(settlements, done, claimed), claimed)
+        verdicts, unblocked = await self._verdicts(settlements, done, claimed)
+        if unblocked and claimed is not None:  # since the claim: claim again, and don't wait for a poll
+            claimed = structs.replace(claimed, contended=True)
+        return Settled(verdicts, claimed)
 
     async def _settle(self, batch: list[Settlement], *claim: Any, plain: bool = True) -> list[Any]:
-        """`plain`: it may be tried with the statement that leaves out jobs that stand in a line."""
+        """`plain`: it may be tried with the statement that leaves out jobs that stand in a line. Not while such jobs
+        are on their way: each of them would cost a look and a second statement."""
         version, worker = batch[0].version, batch[0].worker
-        complete = plain and all(
-            one.transition.status is Status.COMPLETED and one.version == version and one.worker == worker
-            for one in batch
+        complete = (
+            plain
+            and time.monotonic() >= self._lined_until
+            and all(
+                one.transition.status is Status.COMPLETED and one.version == version and one.worker == worker
+                for one in batch
+            )
         )
 
         async def run(connection: Any) -> list[Any]:
@@ -424,21 +439,24 @@ class PostgresStore:
 
         return await self._with_connection(run)
 
-    async def _follow_up(self, ended: bool, woken: bool) -> None:
-        """Do what a settle calls for that claims nothing itself. `woken`: a job is ready again, and no worker knows."""
-        if ended:
-            await self._advance()
-        if woken:
+    async def _follow_up(self, ended: bool, woken: bool, *, claims: bool = False) -> bool:
+        """Do what a settle calls for that claims nothing itself. `woken`: a job is ready again, and no worker knows.
+        `claims`: its worker claims again at once, if this returns True: jobs are unblocked."""
+        unblocked = await self._advance(once=claims) if ended else set()
+        if woken or len(unblocked) > claims:
             try:
                 await self.ring()
             except errors.StoreError as error:  # no error of the caller, whose statement is committed
                 log.warning("no worker was woken: %s", error)
+        return bool(unblocked)
 
     async def _verdicts(
         self, settlements: Sequence[Settlement], done: set[int], claimed: Claimed | None
-    ) -> list[Verdict]:
+    ) -> tuple[list[Verdict], bool]:
         """What became of those that are not `done`, by a fresh look; what would pass the guard now is tried again.
-        `claimed` came after them, in the same statement: none of it is theirs, though it may have their version."""
+        `claimed` came after them, in the same statement: none of it is theirs, though it may have their version. Also
+        return whether jobs are unblocked by them."""
+        unblocked = False
         new = {(job.id, job.version) for job in claimed.jobs} if claimed else set()
         standing: dict[str, _Row] = {}
         for _ in range(ATTEMPTS):
@@ -452,7 +470,9 @@ class PostgresStore:
             if not missed:
                 break
             [(applied, ended, woken)] = await self._settle([settlements[n] for n in missed.values()], plain=False)
-            await self._follow_up(ended, woken)
+            if ended:
+                self._lined_until = time.monotonic() + LINED
+            unblocked |= await self._follow_up(ended, woken, claims=claimed is not None)
             done |= set(missed.values()) if applied is None else {missed[str(job_id)] for job_id in applied}
         verdicts = []
         for n, settlement in enumerate(settlements):
@@ -462,7 +482,7 @@ class PostgresStore:
                 verdicts.append(LOST)
             else:
                 verdicts.append(_judge(settlement, standing.get(settlement.id)))
-        return verdicts
+        return verdicts, unblocked
 
     async def _standing(self, ids: Sequence[str]) -> dict[str, _Row]:
         """By a fresh snapshot."""
@@ -660,6 +680,8 @@ class PostgresStore:
                     return len(await connection.fetch(self._sql.prune_fires, most, FIRES_KEPT))
                 case "sweep_rollups":
                     return rows.count(await rollups.sweep(connection, self._sql, most))
+                case "prune_flows":
+                    return int(await connection.fetchval(self._sql.prune_flows, most))
                 case "prune_bulks":
                     return int(await connection.fetchval(self._sql.bulk_prune, most, PREVIEW_LIFE, KEPT))
                 case _:
@@ -676,6 +698,9 @@ class PostgresStore:
         answers = await self._move(list(set(ids)), order) if ids else {}
         for job_id in sorted(set(ids) - set(answers)):
             answers |= await self._move([job_id], order)
+        # Not left to the next claim: there may be no worker at all.
+        if isinstance(order, Cancel | Requeue | ReleaseHold) and any(one.done for one in answers.values()):
+            await self._advance()
         return [answers[job_id] for job_id in ids]
 
     async def _move(self, ids: Sequence[str], order: Order) -> dict[str, Changed]:
@@ -708,6 +733,8 @@ class PostgresStore:
     async def read(self, ids: Sequence[str], shape: type[T]) -> dict[str, T]:
         if shape is StoredSteps:
             return cast(dict[str, T], await self._stored_steps(ids))
+        if shape is StoredEdges:
+            return cast(dict[str, T], await self._with_connection(lambda conn: flows.edges_of(conn, self._sql, ids)))
         if (read_one := self._one_by_one.get(shape)) is not None:
             one_by_one = {job_id: await read_one(job_id) for job_id in ids}
             return {job_id: one for job_id, one in one_by_one.items() if one is not None}
@@ -854,6 +881,55 @@ class PostgresStore:
                 Fired(fire_at=fire_at, at=at, kind=kind, job_id=made, reason=reason, detail=detail)
             )
         return fired
+
+    # ── Flows ──
+
+    async def insert_flow(self, flow: NewFlow, *, repeat: bool = False) -> list[Enqueued]:
+        async def run(connection: Any) -> list[Enqueued]:
+            async def ask(query: Query) -> str:
+                answer: str = await connection.fetchval(query.text, query.parameter)
+                return answer
+
+            async with connection.transaction(isolation="read_committed"):
+                return await drive_async(flows.insert_flow(self._target.schema, flow, repeat=repeat), ask)
+
+        answers = await self._with_connection(run)
+        self._owes_ring = True
+        if not flow.outside and not any(job.if_live for job in flow.jobs):
+            return answers
+        started = await self._advance()
+        return [structs.replace(one, status=Status.PENDING) if one.id in started else one for one in answers]
+
+    async def start_children(self, children: NewChildren) -> tuple[Hold, list[Enqueued]]:
+        async def run(connection: Any) -> tuple[Hold, list[Enqueued]]:
+            async with connection.transaction(isolation="read_committed"):
+                return await flows.start_children(connection, self._sql, self._target.schema, children)
+
+        answer = await self._with_connection(run)
+        self._owes_ring = True
+        return answer
+
+    async def flows(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        before: str | None = None,
+        limit: int = 50,
+        name: str | None = None,
+    ) -> list[FlowRow]:
+        return await self._with_connection(
+            lambda connection: flows.flows(connection, self._sql, ids, before, limit, name)
+        )
+
+    async def flow_graph(self, flow_id: str) -> FlowGraph | None:
+        async def run(connection: Any) -> FlowGraph | None:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                return await flows.graph(connection, self._sql, flow_id)
+
+        return await self._with_connection(run)
+
+    async def drop_flow(self, flow_id: str) -> None:
+        await self._fetch(self._sql.drop_flow, flow_id)
 
     # ── Bulk actions ──
 

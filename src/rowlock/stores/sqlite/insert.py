@@ -50,7 +50,7 @@ def _insert_counted(conn: Connection, now: int, jobs: Sequence[NewJob], repeat: 
 
 def _are_plain(jobs: Sequence[NewJob]) -> bool:
     """True if no job stands in a line or counts once."""
-    return not any([job.line or job.once for job in jobs])  # noqa: C419 - a generator takes twice as long
+    return not any([job.line or job.once or job.flow_id for job in jobs])  # noqa: C419 - a generator takes twice as long
 
 
 def _place(conn: Connection, now: int, jobs: Sequence[NewJob], answers: list[Enqueued]) -> list[Enqueued]:
@@ -65,7 +65,7 @@ def _place(conn: Connection, now: int, jobs: Sequence[NewJob], answers: list[Enq
             first = answer.id
         if first != job.id:
             raise OnceTaken(job.topic, job.key or "", first)
-    heads = advance_lines(conn, now, sorted({job.line for job in jobs if job.line is not None}))
+    heads = advance_lines(conn, now, sorted({job.line for job in jobs if job.line is not None and job.if_live}))
     return [replace(one, status=Status.PENDING) if one.id in heads else one for one in answers]
 
 
@@ -82,11 +82,11 @@ def _insert_jobs(conn: Connection, now: int, jobs: Sequence[NewJob], repeat: boo
     born = times[now]
     if new is None and not archived:  # the usual case, in short
         return [
-            Enqueued(job.id, False, PENDING if job.line is None else BLOCKED, times[_run_at(job, now)], born)
+            Enqueued(job.id, False, BLOCKED if job.is_blocked else PENDING, times[_run_at(job, now)], born)
             for job in jobs
         ]
     return [
-        Enqueued(job.id, False, PENDING if job.line is None else BLOCKED, times[_run_at(job, now)], born)
+        Enqueued(job.id, False, BLOCKED if job.is_blocked else PENDING, times[_run_at(job, now)], born)
         if (job.id not in archived if new is None else job.id in new)
         else _existing(cursor, job, job.id in archived, times)
         for job in jobs
@@ -97,9 +97,9 @@ def _insert(cursor: Cursor, now: int, jobs: Sequence[NewJob]) -> set[str] | None
     """The ids that were inserted; None if all of them."""
     (before,) = cursor.execute(sql("insert_before")).fetchone()
     low, high = first_id_of(now // 1000 - _HOUR), first_id_of(now // 1000 + _HOUR)
-    lined = [job for job in jobs if job.line is not None]
+    lined = [job for job in jobs if job.line is not None or job.flow_id is not None]
     inserted = sum(_insert_lined(cursor, job, now, not low <= job.id < high) for job in lined)
-    for part in _parts([job for job in jobs if job.line is None] if lined else jobs):
+    for part in _parts([job for job in jobs if job.line is None and job.flow_id is None] if lined else jobs):
         values: list[Any] = []
         plain = all(low <= job.id < high and _is_plain(job) for job in part)
         for job in part:
@@ -112,9 +112,11 @@ def _insert(cursor: Cursor, now: int, jobs: Sequence[NewJob]) -> set[str] | None
 
 
 def _insert_lined(cursor: Cursor, job: NewJob, now: int, stray: bool) -> int:
-    job_id, topic, version, _, *rest = _row(job, now, stray)
-    (place,) = cursor.execute(sql("line_seq")).fetchone()
-    values = (job_id, topic, version, 0, *rest, job.if_live, job.line, place)
+    job_id, topic, version, ready, *rest = _row(job, now, stray)
+    place = cursor.execute(sql("line_seq")).fetchone()[0] if job.if_live is not None else None
+    status = BLOCKED if job.is_blocked else PENDING
+    ready = 0 if job.is_blocked else ready
+    values = (job_id, topic, version, ready, *rest, job.if_live, job.line, place, job.flow_id, status.value)
     return cursor.execute(sql("insert_lined"), values).rowcount
 
 

@@ -1,4 +1,5 @@
 """advance: the next job of a line becomes its head. A line is all jobs with one key and if_live = "queue" or "replace".
+Or the line is that of a job of a flow: then the jobs that wait for it are looked at (flows.py).
 
 It is done in the transaction that ends a job of the line or adds one: that transaction has the write lock anyway.
 """
@@ -8,16 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from sqlite3 import Connection
 
-from rowlock.core.job import Status
+from rowlock.core.job import Status, owner_of
 from rowlock.core.moves import Advance, Replace, Row, Unblock, advance
-from rowlock.stores.sqlite import moves
+from rowlock.stores.sqlite import flows, moves
 
 _ALL = 1_000_000_000
 _BY = "rowlock"
 
 
 def advance_lines(conn: Connection, now: int, lines: Iterable[str]) -> set[str]:
-    """Return the ids of the new heads."""
+    """Return the ids of the new heads, and of jobs of flows that are started."""
+    noted = list(lines)
+    started = _advance_heads(conn, now, [line for line in noted if owner_of(line) is None])
+    while noted:  # a job that is stopped by the end of another one has ended, too
+        advanced = flows.advance(conn, now, sorted(noted))
+        started |= advanced.started
+        noted = list(advanced.lines)
+        started |= _advance_heads(conn, now, [line for line in noted if owner_of(line) is None])
+    return started
+
+
+def _advance_heads(conn: Connection, now: int, lines: Iterable[str]) -> set[str]:
     heads: list[Row] = []
     for line in lines:
         plan = _advance(conn, now, line)

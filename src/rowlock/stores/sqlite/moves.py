@@ -10,20 +10,24 @@ from typing import Any, assert_never
 from msgspec.structs import replace
 
 from rowlock.core.codec import decode
-from rowlock.core.job import LiveKey, Status
+from rowlock.core.flows import ReleaseHold
+from rowlock.core.job import LiveKey, Status, own_line
 from rowlock.core.moves import (
     Cancel,
     CancelTimeout,
     Decision,
+    Delete,
     Due,
     Expire,
     Order,
     Patch,
+    Requeue,
     Rescue,
     Resume,
     Row,
     Update,
     WaitOrder,
+    lined,
     lines,
     move_all,
     patches,
@@ -109,13 +113,26 @@ def apply(conn: Connection, now: int, order: Order, rows: Sequence[Row], *, adva
         order = replace(order, unsupported=frozenset(name for (name,) in found))
     if stepped := [row.id for row in rows if row.step is not None]:
         order = _with_steps(conn, now, order, stepped)
-    known = holders(conn, [row.live_key for row in rows if row.has_live_key]) if order.verb == "requeue" else None
+    if isinstance(order, Delete):
+        order = replace(order, awaited=frozenset(row.id for row in rows if _is_awaited(conn, row)))
+    if isinstance(order, Requeue) and (free := [row.id for row in rows if row.line is None]):
+        rows = lined(rows, {job_id for (job_id,) in conn.execute(sql("flow_waited"), (json_text(free),)).fetchall()})
+    if isinstance(order, ReleaseHold):
+        found = conn.execute(sql("flow_held"), (json_text([row.id for row in rows]),)).fetchall()
+        order = replace(order, held=frozenset(job_id for (job_id,) in found))
+    known = holders(conn, [row.live_key for row in rows if row.has_live_key]) if order.takes_key else None
     decided = move_all(rows, order, now, known)
     written = patches(decided)
     write(conn, now, order, written)
     if advances and (changed_lines := lines(written)):
         advance_lines(conn, now, changed_lines)
     return decided
+
+
+def _is_awaited(conn: Connection, row: Row) -> bool:
+    """True if another job of its flow still waits for its end."""
+    line = row.line or own_line(row.id)
+    return conn.execute(sql("flow_awaited"), (line, row.id)).fetchone() is not None
 
 
 def _with_steps(conn: Connection, now: int, order: Order, ids: Sequence[str]) -> Order:
@@ -172,18 +189,22 @@ def write(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row,
             if row.step is not None:
                 drop_steps(conn, [row.id])
             drop_signals(conn, [row.id])
+            conn.execute(sql("flow_drop_edges"), (row.id,))
         else:
             columns = patch.columns | {"line_seq": next_place(conn)} if patch.to_end else patch.columns
             shapes[tuple(columns)].append(columns | {"n": row.place})
+    conn.executemany(sql("flow_drop_children"), [(row.id,) for row, patch in written if patch.drops_children])
+    conn.executemany(sql("flow_forgive"), [(row.id,) for row, patch in written if patch.forgives])
     failures = [patch.first_failure for _, patch in written if patch.first_failure is not None]
     conn.executemany(sql("first_failure"), failures)
     for names, changes in shapes.items():
         setting = ", ".join(f"{name} = :{name}" for name in names)
         conn.executemany(f"UPDATE _jobs SET {setting} WHERE n = :n", changes)  # noqa: S608 - names from core.moves
     for row, patch in written:
-        dropped = [(row.id, step.name, step.n) for step in patch.dropped_steps]
-        conn.executemany(sql("drop_step"), dropped)
-        conn.executemany(sql("drop_read_signals"), dropped)
+        if patch.dropped_steps:
+            dropped = [(row.id, step.name, step.n) for step in patch.dropped_steps]
+            conn.executemany(sql("drop_step"), dropped)
+            conn.executemany(sql("drop_read_signals"), dropped)
         _write_waits(conn, now, order, row, patch)
     append_history(conn, [(row.place, patch.entry) for row, patch in written if patch.entry])
     add_moves(conn, now, tally(written))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from sqlite3 import Connection
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec import structs
 
@@ -16,9 +16,11 @@ from rowlock.core.steps import StoredSteps, with_step_events
 from rowlock.core.verify import StepOwner, StoredRow
 from rowlock.stores.base import MOST_COUNTED, Beat, InLine, Part, in_line
 from rowlock.stores.driver_neutral import drive
+from rowlock.stores.flows import StoredEdges
 from rowlock.stores.listing import find, find_newest, make_page, page_ids
 from rowlock.stores.queries import BOUND, MAX_TOPICS, OWN_WINDOW, Filter, Page, Place, Stats, Tally, make_stats
 from rowlock.stores.sqlite.connection import rollback
+from rowlock.stores.sqlite.flows import edges_of
 from rowlock.stores.sqlite.listing import look
 from rowlock.stores.sqlite.rows import (
     READERS,
@@ -49,6 +51,8 @@ def read(conn: Connection, ids: Sequence[str], shape: type[T]) -> dict[str, T]:
     if (read_one := _ONE_BY_ONE.get(shape)) is not None:
         one_by_one = {job_id: read_one(conn, job_id) for job_id in ids}
         return {job_id: one for job_id, one in one_by_one.items() if one is not None}
+    if shape is StoredEdges:
+        return cast(dict[str, T], edges_of(conn, ids))
     found = conn.execute(read_sql(shape), {"ids": json_text(list(set(ids)))}).fetchall()
     make, times = READERS[shape], Times()
     return {row[0]: make(row, times) for row in found}

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from rowlock.core.flows import FlowRow, NewChildren, NewFlow
 from rowlock.core.job import Lane, LiveKey, NewJob, Status
 from rowlock.core.lifecycle import Settlement
 from rowlock.core.moves import Due, Order
@@ -52,6 +53,7 @@ from rowlock.stores.base import (
 from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk, Steering
 from rowlock.stores.callers.refusals import IN_MEMORY
 from rowlock.stores.failures import FailureQuery, Failures
+from rowlock.stores.flows import FlowGraph
 from rowlock.stores.migrations import Migration, Pending, require_none
 from rowlock.stores.queries import Filter, Page, Stats, check_place
 from rowlock.stores.records import ALL_LINES, Audited, AuditFilter, Entry, Record, Refused, Write
@@ -61,6 +63,7 @@ from rowlock.stores.sqlite import bulk as bulks
 from rowlock.stores.sqlite import (
     connect,
     failures,
+    flows,
     forks,
     maintenance,
     moves,
@@ -405,6 +408,32 @@ class SqliteStore:
         below = None if before is None else micros(before)
         return await self._read(lambda conn: schedules.fires(conn, ids, below, limit))
 
+    # ── Flows ──
+
+    async def insert_flow(self, flow: NewFlow, *, repeat: bool = False) -> list[Enqueued]:
+        answers = await self._write(lambda conn, now: flows.insert_flow(conn, now, flow, repeat=repeat))
+        self._doorbell.ring()
+        return answers
+
+    async def start_children(self, children: NewChildren) -> tuple[Hold, list[Enqueued]]:
+        return await self._write(lambda conn, now: flows.start_children(conn, now, children))
+
+    async def flows(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        before: str | None = None,
+        limit: int = 50,
+        name: str | None = None,
+    ) -> list[FlowRow]:
+        return await self._read(lambda conn: flows.flows(conn, ids, before, max(limit, 0), name))
+
+    async def flow_graph(self, flow_id: str) -> FlowGraph | None:
+        return await self._read(lambda conn: flows.graph(conn, flow_id))
+
+    async def drop_flow(self, flow_id: str) -> None:
+        await self._write(lambda conn, now: flows.drop_flow(conn, flow_id))
+
     # ── Bulk actions ──
 
     async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
@@ -533,6 +562,7 @@ _CHORES: dict[Chore, Callable[[sqlite3.Connection, int, int], int]] = {
     "sweep_rollups": rollups.sweep,
     "prune_bulks": bulks.prune,
     "prune_fires": schedules.prune,
+    "prune_flows": flows.prune_flows,
 }
 
 

@@ -9,8 +9,10 @@ past AS MATERIALIZED (
            ) AS before
     FROM j CROSS JOIN jsonb_array_elements(j.history) WITH ORDINALITY AS h (e, n)
 )
-SELECT id AS job_id, 0 AS seq, created AS at, 'enqueued' AS event, 'pending' AS status, 0 AS version, NULL::text AS by,
-       '{}'::jsonb AS data
+SELECT id AS job_id, 0 AS seq, created AS at, 'enqueued' AS event,
+       CASE WHEN if_live IS NULL AND (flow_id IS NULL OR NOT EXISTS (
+           SELECT FROM {schema}._jobs_edges e WHERE e.child = j.id AND e.call IS NULL))
+            THEN 'pending' ELSE 'blocked' END AS status, 0 AS version, NULL::text AS by, '{}'::jsonb AS data
 FROM j
 UNION ALL  -- claims of runs that ended without completing
 SELECT id, version + history_dropped + before, {schema}._jobs_time((e->>'claimed_at')::bigint), 'claimed', 'processing',

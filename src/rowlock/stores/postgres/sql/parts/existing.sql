@@ -8,7 +8,7 @@ LEFT JOIN LATERAL (
 ) i ON true
 LEFT JOIN LATERAL (
     SELECT id, status, run_at, created FROM {schema}._jobs j
-    WHERE j.topic = s.topic AND j.key = s.key AND j.key IS NOT NULL AND j.line IS NULL
+    WHERE j.topic = s.topic AND j.key = s.key AND j.key IS NOT NULL AND j.line_seq IS NULL
       AND {schema}._jobs_short(j.scope) = {schema}._jobs_short(s.scope)
       AND {schema}._jobs_short(j.scope_id) = {schema}._jobs_short(s.scope_id)
       AND j.status IN ('pending', 'blocked', 'processing', 'waiting', 'cancel_requested')

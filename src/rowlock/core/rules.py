@@ -16,13 +16,15 @@ text of a rule may ask for emptiness: `scope_id = ''`, `@request.auth.id != null
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
 
-from rowlock.access.binding import (
+from rowlock.core.codec import is_storable
+from rowlock.core.conditions import FIELDS, OPS, Condition, Kind
+from rowlock.core.rule_binding import (
     MOMENTS,
     All,
     Claim,
@@ -37,8 +39,6 @@ from rowlock.access.binding import (
     is_empty,
     read_time,
 )
-from rowlock.access.identity import is_storable
-from rowlock.core.conditions import FIELDS, OPS, Condition, Kind
 from rowlock.errors import InvalidInput
 
 MAX_CHARS = 2000
@@ -48,6 +48,8 @@ MAX_DEPTH = 10
 KEYWORDS: dict[bool | None, str] = {True: "true", False: "false", None: "null"}
 _CONSTANTS = {word: value for value, word in KEYWORDS.items()}
 _AUTH = "@request.auth."
+_FACTS = ("status", "result", "error")  # of a node's end, in a condition of a flow
+_ENDS = ("completed", "failed", "expired", "cancelled", "deleted")  # what its status can be
 MODIFIERS = (":isset", ":changed", ":length", ":each", ":lower", ":excerpt")  # PocketBase's
 _TEXT = r"""'(?:[^'\\]|\\['\\])*'|"(?:[^"\\]|\\["\\])*\""""
 PLAIN_STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:[:-]+[A-Za-z0-9_]+)*")  # of a claim's path; others are quoted
@@ -75,9 +77,21 @@ class Rule(Struct, frozen=True):
         """True if the rule has no text, or only a comment."""
         return _SPACE.fullmatch(self.text) is not None
 
-    def bind(self, claims: Mapping[str, Any], now: datetime | None = None) -> Condition:
-        """Return the condition for a caller with these claims. `now`: the time of @now; None: the time of this call."""
-        return bind(self.expression, claims, datetime.now(UTC) if now is None else now)
+    def bind(self, claims: Mapping[str, Any], now: datetime) -> Condition:
+        """Return the condition for a caller with these claims. `now`: the time of @now."""
+        return bind(self.expression, claims, now)
+
+    def claims(self) -> Iterator[tuple[str, ...]]:
+        """Return the paths of all claims that it names."""
+        left: list[Expression] = [self.expression]
+        while left:
+            match left.pop():
+                case All(parts) | Either(parts):
+                    left += parts
+                case Comparison(one, _, other):
+                    yield from (operand.path for operand in (one, other) if isinstance(operand, Claim))
+                case _:
+                    pass
 
 
 def parse(text: object, field: str = "rule") -> Rule:
@@ -93,10 +107,23 @@ def parse(text: object, field: str = "rule") -> Rule:
     return Rule(text, False if _SPACE.fullmatch(text) else _Reader(text, field).read())
 
 
+def parse_condition(text: object, nodes: Collection[str], field: str = "when") -> Rule:
+    """Return the condition of an edge of a flow: a rule about the ends of these nodes. Each has a status, a result and
+    an error: `pay.status = 'completed' && pay.result.amount > 100`. They stand in the place of claims."""
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidInput(field, "bad_rule", "must be a condition, such as pay.result.amount > 100")
+    if len(text) > MAX_CHARS:
+        raise InvalidInput(field, "too_long", f"has {len(text)} characters, at most {MAX_CHARS} are allowed")
+    return Rule(text, _Reader(text, field, nodes).read())
+
+
 class _Reader:
-    def __init__(self, text: str, field: str) -> None:
+    """`nodes`: of a flow, whose ends the text is about; None: it is about a job."""
+
+    def __init__(self, text: str, field: str, nodes: Collection[str] | None = None) -> None:
         self._text = text
         self._field = field
+        self._nodes = nodes
         self._at = 0
         self._comparisons = 0
         self._depth = 0
@@ -163,9 +190,9 @@ class _Reader:
         elif kind == "claim":
             found = self._claim(word)
         elif kind != "name":
-            raise self._wrong(
-                "a field, @request.auth.…, @now, a text in quotes, a number, true, false or null must stand here"
-            )
+            first = "a field, @request.auth.…" if self._nodes is None else "the status, result or error of a parent"
+            hint = ". One = compares" if word.startswith("=") else ""
+            raise self._wrong(f"{first}, @now, a text in quotes, a number, true, false or null must stand here{hint}")
         elif word in _CONSTANTS:
             found = Constant(_CONSTANTS[word])
         elif word in MOMENTS:
@@ -173,6 +200,8 @@ class _Reader:
         elif word.startswith("@"):
             known = f"{_AUTH}id and other claims of the caller, {', '.join(MOMENTS)}"
             raise self._wrong(f"{word} is unknown; there are {known}")
+        elif self._nodes is not None:
+            found = self._end_of_node(word, self._nodes)
         elif word in FIELDS:
             found = Field(word)
         else:
@@ -180,7 +209,17 @@ class _Reader:
         self._next()
         return found
 
+    def _end_of_node(self, word: str, nodes: Collection[str]) -> Claim:
+        node, *path = word.split(".")
+        if node not in nodes:
+            raise self._wrong(f"{node} is no parent of this job; there are {', '.join(sorted(nodes)) or 'none'}")
+        if not path or path[0] not in _FACTS or (len(path) > 1 and path[0] != "result"):
+            raise self._wrong(f"of {node} there are {node}.status, {node}.result and {node}.error, not {word}")
+        return Claim((node, *path))
+
     def _claim(self, word: str) -> Claim:
+        if self._nodes is not None:
+            raise self._wrong("a flow has no caller: there is no @request.auth")
         if word.endswith(MODIFIERS):
             name, _, modifier = word.rpartition(":")
             raise self._wrong(
@@ -201,8 +240,15 @@ class _Reader:
                 raise self._wrong(f"with {KEYWORDS[one.value]} there is only = and !=", began)
             if isinstance(one, Field | Moment):
                 self._check_kind(one.name, _kind(one), op, other, began)
+            if self._nodes is not None and not pattern and isinstance(one, Claim) and one.path[1:] == ("status",):
+                self._check_end(other, began)
         if pattern and isinstance(right, Constant) and not isinstance(right.value, str):
             raise self._wrong("a pattern is a text in quotes", began)
+
+    def _check_end(self, other: Operand, began: int) -> None:
+        """Refuse a status with which no job ends: the comparison would always have the same answer."""
+        if isinstance(other, Constant) and other.value not in _ENDS:
+            raise self._wrong(f"no job ends as {other.value!r:.40}; there are {', '.join(_ENDS)}", began)
 
     def _check_kind(self, name: str, kind: str, op: str, other: Operand, began: int) -> None:
         """`name` is a column or a moment of this kind."""

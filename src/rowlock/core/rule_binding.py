@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rowlock.access.identity import is_storable
+from rowlock.core.codec import is_storable
 from rowlock.core.conditions import COMPARE, FIELDS, Compared, Condition, Every, Kind, Op, Some, Value, like, listed
 from rowlock.errors import InvalidInput
 

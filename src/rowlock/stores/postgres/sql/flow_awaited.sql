@@ -1,0 +1,3 @@
+-- Which of these jobs ($2) have children that still wait for their end. $1: their lines.
+SELECT DISTINCT e.parent::text FROM {schema}._jobs_edges e
+WHERE e.line = ANY ($1::text[]) AND e.parent = ANY ($2::uuid[]) AND e.ended IS NULL

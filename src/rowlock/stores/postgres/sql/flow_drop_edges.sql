@@ -1,0 +1,1 @@
+DELETE FROM {schema}._jobs_edges WHERE child = ANY ($1::uuid[])

@@ -1,0 +1,1 @@
+SELECT nodes::text FROM {schema}._jobs_flows WHERE id = $1::uuid

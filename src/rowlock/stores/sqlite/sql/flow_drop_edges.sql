@@ -1,0 +1,1 @@
+DELETE FROM _jobs_edges WHERE child = ?

@@ -1,0 +1,3 @@
+-- All edges that lead to these jobs.
+SELECT e.child, e.parent, e.flow_id, e.name, e.line, e.if_failed, e.condition, e.fills, e.call, e.place, e.owner, e.ended, e.verdict, e.result, e.error
+FROM json_each(:ids) s CROSS JOIN _jobs_edges e ON e.child = s.value ORDER BY e.child, e.call, e.place, e.parent

@@ -1,0 +1,1 @@
+UPDATE _jobs_flows SET looked = :now WHERE id = :id

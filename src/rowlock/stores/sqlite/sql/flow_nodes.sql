@@ -1,0 +1,1 @@
+SELECT nodes FROM _jobs_flows WHERE id = ?

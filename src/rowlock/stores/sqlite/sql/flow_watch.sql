@@ -1,0 +1,1 @@
+UPDATE _jobs SET line = ? WHERE id = ? AND line IS NULL

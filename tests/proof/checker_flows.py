@@ -1,0 +1,238 @@
+"""S16: jobs that wait for other jobs. By the rows alone: what was enqueued, and when each parent had ended how."""
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from tests.proof.lives import ENDED, LIVE, Life, Row, Step, World
+from tests.proof.witness import EDGES, SIGNALS
+
+Found = Iterator[tuple[str | None, str]]
+NOT_FILLED = "its payload can't be filled in"
+_STATUS = re.compile(r"(\w+)\.status (!?=) '(\w+)'\Z")
+_NUMBER = re.compile(r"(\w+)\.result\.(\w+) (>|<=) (-?\d+)\Z")
+_PERSON = ("requeue", "release_hold")  # by these a person says that the job shall run
+
+
+class _State(Struct, frozen=True):
+    """How a job stood. `status` "gone": it was removed. `last`: how it had ended before that."""
+
+    status: str
+    result: Any = None
+    last: str = "deleted"
+
+    @property
+    def end(self) -> str | None:
+        if self.status in LIVE:
+            return None
+        return self.last if self.status == "gone" else self.status
+
+
+class _Flows:
+    """The edges as they were made, and how each job stood at any time."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.edges: defaultdict[str, dict[str, Row]] = defaultdict(dict)  # by child and parent
+        self.calls: defaultdict[str, list[Row]] = defaultdict(list)  # by owner
+        for change in world.history.changes:
+            if change.table != EDGES or change.op != "insert" or change.after is None:
+                continue
+            if change.after["call"] is None:
+                self.edges[change.after["child"]][change.after["parent"]] = change.after
+            else:
+                self.calls[change.after["child"]].append(change.after)
+        self._seqs: dict[str, list[int]] = {}
+        self._states: dict[str, list[_State]] = {}
+
+    def at(self, job_id: str, seq: int) -> _State:
+        """How a job stood right before this change."""
+        if job_id not in self._states:
+            self._read(job_id)
+        place = bisect_left(self._seqs[job_id], seq)
+        return self._states[job_id][place - 1] if place else _State("gone")
+
+    def _read(self, job_id: str) -> None:
+        seqs: list[int] = []
+        states: list[_State] = []
+        for life in self.world.by_id.get(job_id, ()):
+            for step in life.steps:
+                seqs.append(step.seq)
+                if step.after is not None:
+                    states.append(_State(step.after["status"], step.after.get("result")))
+                else:
+                    before = step.old["status"]
+                    states.append(_State("gone", step.old.get("result"), before if before in ENDED else "deleted"))
+        self._seqs[job_id], self._states[job_id] = seqs, states
+
+    def forgiven(self, life: Life, parent: str, seq: int) -> bool:
+        """Has a person let the child run since the parent has ended?"""
+        asked = [step.seq for step in life.steps if step.move in _PERSON and step.seq < seq]
+        return bool(asked) and self.at(parent, max(asked)).end is not None and not self._lived(parent, max(asked), seq)
+
+    def _lived(self, job_id: str, since: int, until: int) -> bool:
+        self.at(job_id, until)
+        return any(
+            since < at < until and state.status in LIVE
+            for at, state in zip(self._seqs[job_id], self._states[job_id], strict=True)
+        )
+
+    def is_true(self, edge: Row, seq: int) -> bool | None:
+        """None: this is no condition that the checker can read."""
+        names = {other["name"]: other["parent"] for other in self.edges[edge["child"]].values()}
+        if found := _STATUS.match(edge["condition"]):
+            name, op, value = found.groups()
+            return (self.at(names[name], seq).end == value) == (op == "=")
+        if found := _NUMBER.match(edge["condition"]):
+            name, field, op, number = found.groups()
+            state = self.at(names[name], seq)
+            value = state.result.get(field) if isinstance(state.result, dict) and state.end == "completed" else None
+            return isinstance(value, int) and (value > int(number)) == (op == ">")
+        return None
+
+
+def s16_children_run_after_their_parents_and_joins_fire_once(world: World) -> Found:
+    flows = _Flows(world)
+    for child, edges in flows.edges.items():
+        for life in world.by_id.get(child, ()):
+            if (life.steps[0].after or {}).get("flow_id") not in {edge["flow_id"] for edge in edges.values()}:
+                continue  # the id was used again
+            yield from _began(life, edges)
+            yield from _ran(flows, life, edges)
+            yield from _left(flows, life, edges)
+    yield from _started(flows)
+
+
+def _began(life: Life, edges: dict[str, Row]) -> Found:
+    first = life.steps[0]
+    if first.before is None and first.after is not None and first.after["status"] != "blocked":
+        yield life.id, f"{first}, although it waits for {len(edges)} jobs"
+
+
+def _ran(flows: _Flows, life: Life, edges: dict[str, Row]) -> Found:
+    is_free = False  # it was started, and nothing has blocked it since
+    end: Step | None = None
+    for step in life.steps:
+        if step.move == "unblock":
+            if is_free:
+                yield life.id, f"{step} for a second time"
+            is_free = True
+            for parent, edge in edges.items():
+                yield from ((life.id, f"{step} {why}") for why in _too_early(flows, life, step, parent, edge))
+            yield from _untaken(flows, life, step, edges)
+            yield from _filled(flows, life, step, edges)
+        elif step.move == "stop":
+            yield from _stopped(flows, life, step, edges)
+        elif step.move == "block":
+            yield from _came_back(flows, life, step, edges, end)
+        if step.after is not None and step.after["status"] == "blocked":
+            is_free = False
+        if step.after is not None and step.after["status"] in ENDED:
+            end = step
+
+
+def _too_early(flows: _Flows, life: Life, step: Step, parent: str, edge: Row) -> Iterator[str]:
+    state = flows.at(parent, step.first)
+    if state.end is None:
+        yield f"before {edge['name']} ({parent}) has ended: it is {state.status}"
+        return
+    decides = edge["if_failed"] != "run" and edge["condition"] is None
+    if state.end != "completed" and decides and not flows.forgiven(life, parent, step.first):
+        yield f"although {edge['name']} ({parent}) is {state.end}, and nobody has let it"
+
+
+def _untaken(flows: _Flows, life: Life, step: Step, edges: dict[str, Row]) -> Found:
+    asked = [edge for edge in edges.values() if edge["condition"] is not None]
+    if not asked or any(flows.forgiven(life, edge["parent"], step.first) for edge in asked):
+        return
+    if all(flows.is_true(edge, step.first) is False for edge in asked):
+        yield life.id, f"{step} although {asked[0]['condition']} is false"
+
+
+def _filled(flows: _Flows, life: Life, step: Step, edges: dict[str, Row]) -> Found:
+    """What stands in the place of a blank is the result of the parent."""
+    names = {edge["name"]: edge["parent"] for edge in edges.values()}
+    for field, value in (step.old["payload"] or {}).items():
+        path = value.get("$result") if isinstance(value, dict) else None
+        if not isinstance(path, str) or path not in names:
+            continue
+        state = flows.at(names[path], step.first)
+        wanted = state.result if state.end == "completed" else None
+        if state.status != "gone" and step.new["payload"].get(field) != wanted:
+            yield life.id, f"{step} with {step.new['payload'].get(field)!r} for the result of {path}, not {wanted!r}"
+
+
+def _stopped(flows: _Flows, life: Life, step: Step, edges: dict[str, Row]) -> Found:
+    if str(step.said("reason")).startswith(NOT_FILLED):
+        return
+    ends = {parent: flows.at(parent, step.first).end for parent in edges}
+    for parent, edge in edges.items():
+        bad = ends[parent] not in (None, "completed") and edge["if_failed"] == "cancel" and edge["condition"] is None
+        if bad and not flows.forgiven(life, parent, step.first):
+            return
+    asked = [edge for edge in edges.values() if edge["condition"] is not None]
+    over = None not in ends.values()
+    if asked and over and not any(flows.is_true(edge, step.first) for edge in asked):
+        return
+    yield life.id, f"{step} for no reason: its parents are {sorted(map(str, ends.values()))}"
+
+
+def _came_back(flows: _Flows, life: Life, step: Step, edges: dict[str, Row], end: Step | None) -> Found:
+    if end is None or end.move != "stop":
+        yield life.id, f"{step}, but not its parents had cancelled it: {end}"
+    if not any(flows.forgiven(life, parent, step.first) for parent in edges) and all(
+        not flows._lived(parent, end.seq if end else 0, step.first) for parent in edges
+    ):
+        yield life.id, f"{step}, and none of its parents was live since"
+
+
+def _left(flows: _Flows, life: Life, edges: dict[str, Row]) -> Found:
+    """At rest a job is blocked because of a parent that is live, or one that holds it. In SQLite it is always so."""
+    history = flows.world.history
+    row = history.jobs.get(life.id)
+    if row is None or row["status"] != "blocked" or not (history.at_rest or history.store == "sqlite"):
+        return
+    end = history.changes[-1].seq + 1
+    states = {parent: flows.at(parent, end) for parent in edges}
+    if any(state.end is None for state in states.values()):
+        return
+    for parent, edge in edges.items():
+        bad = states[parent].end != "completed" and edge["condition"] is None
+        if bad and edge["if_failed"] == "hold" and not flows.forgiven(life, parent, end):
+            return
+    yield life.id, "is blocked, and nothing that it waits for is live or holds it"
+
+
+# ── Jobs that a run has started ──
+
+
+def _started(flows: _Flows) -> Found:
+    told: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for change in flows.world.history.changes:
+        if change.table == SIGNALS and change.op == "insert" and change.after is not None:
+            told[change.after["job_id"], change.after["name"]].append(change.seq)
+    for owner, edges in flows.calls.items():
+        places: dict[tuple[int, int], str] = {}
+        for edge in edges:
+            first = places.setdefault((edge["call"], edge["place"]), edge["parent"])
+            if first != edge["parent"]:
+                yield owner, f"has started {edge['parent']} beside {first} as number {edge['place']} of one call"
+        for call in {edge["call"] for edge in edges}:
+            parents = [edge["parent"] for edge in edges if edge["call"] == call]
+            seqs = told[owner, f"@children:{call}"]
+            for seq in seqs:
+                live = [one for one in parents if flows.at(one, seq).end is None]
+                if live:
+                    yield owner, f"heard that its call {call} is over, and {live[0]} is {flows.at(live[0], seq).status}"
+            rounds = 1 + sum(
+                step.move == "requeue"
+                for one in parents
+                for life in flows.world.by_id.get(one, ())
+                for step in life.steps
+            )
+            if len(seqs) > rounds:
+                yield owner, f"heard {len(seqs)} times that its call {call} is over"
