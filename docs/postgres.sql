@@ -632,8 +632,8 @@ ORDER BY l.n;
 
 -- ════ debounce_lock_on_conn ════
 
--- Locks the jobs of these lines ($1: [line, …]) that no worker has claimed, in the order of ids as every verb does it. They are
--- found without locks first; a job that was claimed meanwhile is left out. Answers [[time, row], …].
+-- Locks the jobs of these lines that no worker has claimed, in the order of ids as every verb does it. They are found without
+-- locks first; a job that was claimed meanwhile is left out. The parameter is [line, …]. Answers [[time, row], …].
 WITH s AS MATERIALIZED (
     SELECT j.id FROM json_array_elements_text($1::text::json) AS l (line) CROSS JOIN LATERAL (
         SELECT j.id FROM public._jobs j
@@ -652,7 +652,8 @@ SELECT coalesce(json_agg(json_build_array(public._jobs_us(clock_timestamp()), ro
 
 -- ════ debounce_write_on_conn ════
 
--- Writes what newer enqueues have made of jobs that this transaction has locked: $1 has a patch of core.moves.Debounced for each.
+-- Writes what newer enqueues have made of jobs that this transaction has locked. The parameter has a patch of
+-- core.moves.Debounced for each. Without a run_at, the time stays.
 WITH p AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1::text::json) AS p (
         place text, payload json, priority int, template_version int, max_retries int, timeout float8, trace text,
@@ -662,7 +663,8 @@ moved AS (
     UPDATE public._jobs j SET
         payload = p.payload, priority = p.priority, template_version = p.template_version, max_retries = p.max_retries,
         timeout = p.timeout, trace = p.trace, expires_at = public._jobs_time(p.expires_at), tags = p.tags,
-        run_at = public._jobs_time(p.run_at), ready = p.ready, updated = public._jobs_time(p.updated),
+        run_at = coalesce(public._jobs_time(p.run_at), j.run_at), ready = coalesce(p.ready, j.ready),
+        updated = public._jobs_time(p.updated),
         history_dropped = j.history_dropped + public._jobs_overflow(j.history),
         history = public._jobs_append(j.history, p.entry)
     FROM p
@@ -3319,8 +3321,8 @@ FROM held LEFT JOIN ok ON true LEFT JOIN (
 
 -- ════ throttle_lock_on_conn ════
 
--- Locks the rows of throttled keys, and makes those that are missing. $1: [[line, seconds], …]. In order: no two can deadlock.
--- A row stays for the longest window that was asked for. Answers [[line, job, its time, the time now], …].
+-- Locks the rows of throttled keys, and makes those that are missing. In order: no two can deadlock. The parameter is
+-- [[line, seconds], …]. A row stays for the longest window that was asked for. Answers [[line, job, its time, the time now], …].
 WITH held AS (
     INSERT INTO public._jobs_throttles AS t (line, at, until)
     SELECT s.line, c.now, c.now + s.seconds * interval '1 second'
@@ -3334,7 +3336,8 @@ FROM held;
 
 -- ════ throttle_write_on_conn ════
 
--- Notes jobs that were made with throttled keys, whose rows this transaction has locked. $1: [[line, job, its time, until], …]
+-- Notes jobs that were made with throttled keys, whose rows this transaction has locked.
+-- The parameter is [[line, job, its time, until], …].
 WITH made AS (
     UPDATE public._jobs_throttles t
     SET job_id = (e->>1)::uuid, at = public._jobs_time((e->>2)::bigint), until = public._jobs_time((e->>3)::bigint)

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import defaultdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from rowlock.stores.base import Retention, Store
 from rowlock.stores.driver_neutral import Query, drive_async
 from rowlock.stores.postgres import insert_on_conn
 from tests.stores.conftest import shared_store
-from tests.stores.harness import Harness, PostgresHarness, claim_by, job, settlement
+from tests.stores.harness import Harness, PostgresHarness, claim_by, job, lanes, settlement
 from tests.stores.processes import deadlocks, real_job, stores
 from tests.stores.test_lines import claim, end
 
@@ -66,24 +66,25 @@ async def test_a_newer_enqueue_replaces_the_job_that_has_not_started(store: Harn
     assert (await verify(store.store, limit=1000, seconds=10)).findings == []
     await store.advance(30)
     await store.store.promote()
-    [run] = (await store.store.claim(claim_by("w", ("mail", 3)))).jobs
+    [run] = (await store.store.claim(replace(claim_by("w"), lanes=lanes(("mail", 3))))).jobs
     assert run.payload == {"n": 2}
 
 
 async def test_at_most_bounds_the_whole_delay(store: Harness) -> None:
-    [made] = await store.store.insert([debounced()])
+    [made] = [told] = await store.store.insert([debounced()])
     for n in range(1, 4):
         await store.advance(25)
         [told] = await store.store.insert([debounced(n=n)])
     assert told.run_at == made.created + timedelta(seconds=100)
     await store.advance(60)
-    [told] = await store.store.insert([debounced(n=4)])  # the bound is over, and no worker has come
-    assert told.run_at == made.created + timedelta(seconds=135)
+    [told] = await store.store.insert([debounced(n=4)])  # the bound is over, and no worker has come: it keeps its place
+    assert told.run_at == made.created + timedelta(seconds=100)
+    await store.store.promote()
     assert [run.payload["n"] for run in await claim(store.store)] == [4]
 
 
 async def test_without_a_bound_each_enqueue_delays_it(store: Harness) -> None:
-    [made] = await store.store.insert([debounced(window=Window(30.0))])
+    [made] = [told] = await store.store.insert([debounced(window=Window(30.0))])
     for _ in range(20):
         await store.advance(29)
         assert await due(store) == []
@@ -216,7 +217,8 @@ async def test_any_order_of_things(store: Harness) -> None:
 async def _any_order_of_things(store: Harness, dice: random.Random) -> None:
     last: dict[str, int] = {}  # by key, the payload of the last enqueue …
     open_: dict[str, str] = {}  # … and the job that carries it, until it is claimed or cancelled
-    made: dict[str, Any] = {}
+    made: dict[str, datetime] = {}  # by id: when it was enqueued first, and when it is due
+    times: dict[str, datetime] = {}
     seen: defaultdict[str, list[int]] = defaultdict(list)
     running: list[Job] = []
 
@@ -243,15 +245,18 @@ async def _any_order_of_things(store: Harness, dice: random.Random) -> None:
                 first = made.setdefault(told.id, now)
                 until = now + timedelta(seconds=window.seconds)
                 if window.at_most is not None:
-                    until = max(min(until, first + timedelta(seconds=window.at_most)), now)
-                assert told.run_at == until
+                    until = min(until, first + timedelta(seconds=window.at_most))
+                due_at = times.get(told.id, now) if told.existing else now
+                assert told.run_at == (until if until > now else min(due_at, now))
+                times[told.id] = told.run_at
                 last[key] = n
             case 3:
                 await store.advance(dice.choice([1, 10, 40]))
                 await claim_all()
             case 4 if running:
                 run = running.pop(dice.randrange(len(running)))
-                await end(store.store, run, dice.choice([Completed(), Failed("x"), Failed("x", final=True)]))
+                outcomes: list[Outcome] = [Completed(), Failed("x"), Failed("x", final=True)]
+                await end(store.store, run, dice.choice(outcomes))
             case _ if key in open_ and dice.random() < 0.3:
                 await store.store.move([open_.pop(key)], Cancel(by="ops"))
                 last.pop(key, None)

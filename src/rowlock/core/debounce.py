@@ -104,12 +104,13 @@ def debounce_line(topic: str, scope: str | None, scope_id: str | None, key: str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def debounced_until(window: Window, created: int, now: int) -> int:
-    """Return when a job runs that is enqueued again now. Never in the past: claims have passed those places."""
+def debounced_until(window: Window, created: int, run_at: int, now: int) -> int:
+    """Return when a job runs that is enqueued again now. A job that is due because of `at_most` stays so, and keeps its
+    place among those that are due. Else the time is never in the past: claims have passed those places."""
     until = now + span(window.seconds)
     if window.at_most is not None:
         until = min(until, created + span(window.at_most))
-    return max(until, now)
+    return until if until > now else min(run_at, now)
 
 
 def held_by(slot: Slot | None, throttle: Throttle, job_id: str, now: int) -> str | None:

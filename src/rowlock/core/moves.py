@@ -283,11 +283,13 @@ class Debounced(Order, frozen=True, kw_only=True):
         new, window = self.job, self.job.debounce
         if not row.is_open or window is None:
             return Refusal(row.status)
-        run_at = debounced_until(window, row.created, now)
+        run_at = debounced_until(window, row.created, row.run_at, now)
         columns = {name: getattr(new, name) for name in _ENQUEUED}
         columns |= {"expires_at": None if new.expires_at is None else micros(new.expires_at)}
         columns |= {"tags": encode(list(new.tags), "tags") if new.tags else None}
-        columns |= {"run_at": run_at, "ready": row.status is Status.PENDING and run_at <= now, "updated": now}
+        columns["updated"] = now
+        if run_at != row.run_at:
+            columns |= {"run_at": run_at, "ready": row.status is Status.PENDING and run_at <= now}
         entry = self._entry(row, now, "debounced", row.status)
         return Patch(status=row.status, columns=columns, entry=entry)
 

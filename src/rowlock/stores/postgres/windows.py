@@ -110,7 +110,7 @@ def replace_waiting(texts: Statements, groups: Sequence[Group]) -> Queries[dict[
         group = lines[row.line]
         for _, patch in patches(move_all([row], Debounced(job=group.job), now)):
             written.append(_change(row, patch.columns, patch.entry))
-            run_at, created = moment(patch.columns["run_at"]), moment(row.created)
+            run_at, created = moment(patch.columns.get("run_at", row.run_at)), moment(row.created)
             answers |= {n: Enqueued(row.id, True, row.status, run_at, created) for n in group.numbers}
     if written:
         yield Query(texts.debounce_write_on_conn, _text(written))

@@ -1,5 +1,5 @@
--- Locks the jobs of these lines ($1: [line, …]) that no worker has claimed, in the order of ids as every verb does it. They are
--- found without locks first; a job that was claimed meanwhile is left out. Answers [[time, row], …].
+-- Locks the jobs of these lines that no worker has claimed, in the order of ids as every verb does it. They are found without
+-- locks first; a job that was claimed meanwhile is left out. The parameter is [line, …]. Answers [[time, row], …].
 WITH s AS MATERIALIZED (
     SELECT j.id FROM json_array_elements_text($1::text::json) AS l (line) CROSS JOIN LATERAL (
         SELECT j.id FROM {schema}._jobs j

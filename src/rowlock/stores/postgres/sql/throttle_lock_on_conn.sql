@@ -1,5 +1,5 @@
--- Locks the rows of throttled keys, and makes those that are missing. $1: [[line, seconds], …]. In order: no two can deadlock.
--- A row stays for the longest window that was asked for. Answers [[line, job, its time, the time now], …].
+-- Locks the rows of throttled keys, and makes those that are missing. In order: no two can deadlock. The parameter is
+-- [[line, seconds], …]. A row stays for the longest window that was asked for. Answers [[line, job, its time, the time now], …].
 WITH held AS (
     INSERT INTO {schema}._jobs_throttles AS t (line, at, until)
     SELECT s.line, c.now, c.now + s.seconds * interval '1 second'

@@ -1,4 +1,5 @@
--- Notes jobs that were made with throttled keys, whose rows this transaction has locked. $1: [[line, job, its time, until], …]
+-- Notes jobs that were made with throttled keys, whose rows this transaction has locked.
+-- The parameter is [[line, job, its time, until], …].
 WITH made AS (
     UPDATE {schema}._jobs_throttles t
     SET job_id = (e->>1)::uuid, at = {schema}._jobs_time((e->>2)::bigint), until = {schema}._jobs_time((e->>3)::bigint)
