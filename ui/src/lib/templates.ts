@@ -51,7 +51,11 @@ export const IF_LIVE: Record<string, string> = {
   debounce: "a newer enqueue replaces the job with the same key that has not started",
 };
 
-const policyWords = ({ if_live: policy, key, debounce }: Template): string => (debounce ? `debounce: ${IF_LIVE["debounce"]}; it runs ${span(debounce.seconds)} later${debounce.at_most === null ? "" : `, at most ${span(debounce.at_most)} after the first`}` : policy ? `${policy}: ${IF_LIVE[policy]}` : key === null ? "reject, for a job with a key" : `reject: ${IF_LIVE["reject"]}`);
+const debounceWords = ({ seconds, at_most: most }: NonNullable<Template["debounce"]>): string =>
+  `debounce: ${IF_LIVE["debounce"]}; it runs ${span(seconds)} later${typeof most === "number" ? `, at most ${span(most)} after the first` : ""}`;
+
+const policyWords = ({ if_live: policy, key, debounce }: Template): string =>
+  debounce ? debounceWords(debounce) : policy ? `${policy}: ${IF_LIVE[policy]}` : key === null ? "reject, for a job with a key" : `reject: ${IF_LIVE["reject"]}`;
 
 /** All fields of a template that are not a schema or steps, in words. */
 export function facts(template: Template): [name: string, said: string][] {
