@@ -18,7 +18,8 @@ INSERT INTO public._jobs_ends (line) SELECT unnest($1::text[]);
 -- What stands in these lines ($1), as far as `advance` needs it: the head; the first blocked job; and if a job replaces
 -- others ($2: at most so many of them), all up to the newest such job. That may be the head: a transaction that commits
 -- late brings jobs that are older. The head is locked only if it is to be replaced. It is not waited for: a handler's own
--- transaction may hold it for long.
+-- transaction may hold it for long. Nor is a job with debounce: its enqueuer's transaction may hold it. Then it is `first`, and
+-- not `blocked`.
 WITH line AS MATERIALIZED (
     SELECT l.line, r.line_seq AS newest FROM unnest($1::text[]) AS l (line) LEFT JOIN LATERAL (
         SELECT j.line_seq FROM public._jobs j
@@ -51,15 +52,29 @@ blocked AS MATERIALIZED (
     SELECT h.* FROM bounds l CROSS JOIN LATERAL (
         SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
         WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked'
-          AND j.line_seq <= coalesce(l.until, j.line_seq)
+          AND j.line_seq <= coalesce(l.until, j.line_seq) AND j.if_live <> 'debounce'
         ORDER BY j.line_seq
         LIMIT CASE WHEN l.until IS NULL THEN 1 ELSE $2::int END
         FOR NO KEY UPDATE
     ) h
+),
+first AS MATERIALIZED (
+    SELECT h.* FROM line l CROSS JOIN LATERAL (
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked' AND j.if_live = 'debounce'
+        ORDER BY j.line_seq LIMIT 1
+    ) h
+),
+debounced AS MATERIALIZED (
+    SELECT h.* FROM first f CROSS JOIN LATERAL (
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j WHERE j.id = f.id AND j.status = 'blocked' FOR NO KEY UPDATE SKIP LOCKED
+    ) h
 )
 SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS silence, 'head' AS role, head.* FROM head UNION ALL
 SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS silence, 'held', held.* FROM held UNION ALL
-SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS silence, 'blocked', blocked.* FROM blocked;
+SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS silence, 'blocked', blocked.* FROM blocked UNION ALL
+SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS silence, 'first', first.* FROM first UNION ALL
+SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS silence, 'blocked', debounced.* FROM debounced;
 
 -- ════ advance_take ════
 
@@ -614,6 +629,55 @@ SELECT (SELECT count(*) FROM (SELECT FROM public._jobs j
                               LIMIT $3::int) r)
 FROM unnest($1::text[], $2::int[]) WITH ORDINALITY AS l (topic, template_version, n)
 ORDER BY l.n;
+
+-- ════ debounce_lock_on_conn ════
+
+-- Locks the jobs of these lines that no worker has claimed, in the order of ids as every verb does it. They are found without
+-- locks first; a job that was claimed meanwhile is left out. The parameter is [line, …]. Answers [[time, row], …].
+WITH s AS MATERIALIZED (
+    SELECT j.id FROM json_array_elements_text($1::text::json) AS l (line) CROSS JOIN LATERAL (
+        SELECT j.id FROM public._jobs j
+        WHERE j.line = l.line AND j.if_live = 'debounce' AND j.version = 0 AND j.status IN ('pending', 'blocked')
+    ) j
+    ORDER BY j.id
+),
+held AS MATERIALIZED (
+    SELECT h.* FROM s CROSS JOIN LATERAL (
+        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        WHERE j.id = s.id AND j.if_live = 'debounce' AND j.version = 0 AND j.status IN ('pending', 'blocked')
+        FOR NO KEY UPDATE
+    ) h
+)
+SELECT coalesce(json_agg(json_build_array(public._jobs_us(clock_timestamp()), row_to_json(held))), '[]')::text FROM held;
+
+-- ════ debounce_write_on_conn ════
+
+-- Writes what newer enqueues have made of jobs that this transaction has locked. The parameter has a patch of
+-- core.moves.Debounced for each. Without a run_at, the time stays.
+WITH p AS MATERIALIZED (
+    SELECT * FROM json_to_recordset($1::text::json) AS p (
+        place text, payload json, priority int, template_version int, max_retries int, timeout float8, trace text,
+        expires_at bigint, tags jsonb, run_at bigint, ready bool, updated bigint, entry jsonb)
+),
+moved AS (
+    UPDATE public._jobs j SET
+        payload = p.payload, priority = p.priority, template_version = p.template_version, max_retries = p.max_retries,
+        timeout = p.timeout, trace = p.trace, expires_at = public._jobs_time(p.expires_at), tags = p.tags,
+        run_at = coalesce(public._jobs_time(p.run_at), j.run_at), ready = coalesce(p.ready, j.ready),
+        updated = public._jobs_time(p.updated),
+        history_dropped = j.history_dropped + public._jobs_overflow(j.history),
+        history = public._jobs_append(j.history, p.entry)
+    FROM p
+    WHERE j.ctid = p.place::tid
+    RETURNING 1
+)
+SELECT count(*)::text FROM moved;
+
+-- ════ debounced ════
+
+-- The jobs of these lines whose payload a newer enqueue replaces.
+SELECT j.line, j.id FROM public._jobs j
+WHERE j.line = ANY ($1::text[]) AND j.if_live = 'debounce' AND j.version = 0 AND j.status IN ('pending', 'blocked');
 
 -- ════ drop_all_steps ════
 
@@ -1834,6 +1898,13 @@ seen AS (
     WHERE id = ANY (ARRAY(SELECT id FROM old)) AND id <> ALL (ARRAY(SELECT id FROM gone))
 )
 SELECT count(*)::int FROM old;
+
+-- ════ prune_throttles ════
+
+DELETE FROM public._jobs_throttles WHERE line = ANY (ARRAY(
+    SELECT line FROM public._jobs_throttles WHERE until <= (SELECT clock_timestamp()) ORDER BY until LIMIT $1::int
+    FOR UPDATE SKIP LOCKED))
+RETURNING 1;
 
 -- ════ read_jobs ════
 
@@ -3248,6 +3319,34 @@ FROM held LEFT JOIN ok ON true LEFT JOIN (
     SELECT * FROM stored WHERE state <> 'running' UNION ALL SELECT * FROM written
 ) answer ON true;
 
+-- ════ throttle_lock_on_conn ════
+
+-- Locks the rows of throttled keys, and makes those that are missing. In order: no two can deadlock. The parameter is
+-- [[line, seconds], …]. A row stays for the longest window that was asked for. Answers [[line, job, its time, the time now], …].
+WITH held AS (
+    INSERT INTO public._jobs_throttles AS t (line, at, until)
+    SELECT s.line, c.now, c.now + s.seconds * interval '1 second'
+    FROM (SELECT e->>0 AS line, (e->>1)::float8 AS seconds FROM json_array_elements($1::text::json) e ORDER BY 1) s,
+         (SELECT clock_timestamp() AS now) c
+    ON CONFLICT (line) DO UPDATE SET until = greatest(t.until, t.at + (excluded.until - excluded.at))
+    RETURNING t.line, t.job_id, t.at, clock_timestamp() AS now
+)
+SELECT coalesce(json_agg(json_build_array(line, job_id, public._jobs_us(at), public._jobs_us(now))), '[]')::text
+FROM held;
+
+-- ════ throttle_write_on_conn ════
+
+-- Notes jobs that were made with throttled keys, whose rows this transaction has locked.
+-- The parameter is [[line, job, its time, until], …].
+WITH made AS (
+    UPDATE public._jobs_throttles t
+    SET job_id = (e->>1)::uuid, at = public._jobs_time((e->>2)::bigint), until = public._jobs_time((e->>3)::bigint)
+    FROM json_array_elements($1::text::json) e
+    WHERE t.line = e->>0
+    RETURNING 1
+)
+SELECT count(*)::text FROM made;
+
 -- ════ uncancelable ════
 
 -- Those of these templates whose jobs can't be cancelled once a run has started.
@@ -3386,7 +3485,7 @@ audited AS (
 )
 SELECT (SELECT count(*) FROM moved) + (SELECT count(*) FROM gone) + (SELECT count(*) FROM gone_archived);
 
--- ════ functions, revision 4 ════
+-- ════ functions, revision 5 ════
 
 -- For clients without rowlock's library: any language that speaks SQL can enqueue and work by these functions (docs/sql.md).
 -- They run with the rights of their caller. Claim, settle and complete are the store's own: functions.py puts them in.
@@ -3770,9 +3869,10 @@ BEGIN
                 'topic', 'template_disabled', format('%s is disabled: an operator must enable it first', topic));
         END IF;
     ELSIF json_typeof(definition->'key') = 'array' OR (definition->>'once')::bool
-          OR definition->>'if_live' IN ('queue', 'replace') THEN
+          OR definition->>'if_live' IN ('queue', 'replace') OR json_typeof(definition->'debounce') = 'object'
+          OR json_typeof(definition->'throttle') = 'number' THEN
         PERFORM public._jobs_refuse(
-            'topic', 'needs_library', format('%s has a key of its own, a line or jobs that run once', topic),
+            'topic', 'needs_library', format('%s has a key of its own, a line, a window or jobs that run once', topic),
             'Enqueue it with rowlock''s library, its command line or over HTTP.');
     END IF;
 END $$;

@@ -27,6 +27,14 @@ export interface CloneBody {
     timeout?: number | null;
 }
 /**
+ * The job runs `seconds` after the last enqueue with its key, but not later than `at_most` seconds after the first
+ * one.
+ */
+export interface DebounceAsked {
+    at_most?: number | null;
+    seconds: number;
+}
+/**
  * The job `child` waits for the job `parent`. `ended`: how the parent has ended; null: it has not. `call`: the
  * child has started the parent, by its n-th ctx.gather.
  */
@@ -39,6 +47,7 @@ export interface EdgeBody {
     when: string | null;
 }
 export interface EnqueueBody {
+    debounce?: DebounceAsked | null;
     delay?: number | null;
     expires_at?: Time | null;
     id?: string | null;
@@ -51,11 +60,15 @@ export interface EnqueueBody {
     scope?: string | null;
     scope_id?: string | null;
     tags?: string[] | null;
+    throttle?: number | null;
     timeout?: number | null;
     topic: string;
     version?: number | null;
 }
-/** The new job; or, if `existing`, the job that already had the same key or id. */
+/**
+ * The new job; or, if `existing`, the job that already had the same key or id. With debounce, that job carries the
+ * payload now. With throttle, it is the last one that was made with the key.
+ */
 export interface EnqueuedBody {
     created: Time;
     /** Default: false */
@@ -116,6 +129,7 @@ export interface FlowCreated {
  */
 export interface FlowJob {
     after?: string[];
+    debounce?: DebounceAsked | null;
     delay?: number | null;
     expires_at?: Time | null;
     id?: string | null;
@@ -131,6 +145,7 @@ export interface FlowJob {
     scope?: string | null;
     scope_id?: string | null;
     tags?: string[] | null;
+    throttle?: number | null;
     timeout?: number | null;
     topic: string;
     version?: number | null;

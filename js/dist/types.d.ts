@@ -1,4 +1,4 @@
-import type { EnqueueBody, JobBody, ListJobsQuery, Status } from "./api.ts";
+import type { DebounceAsked, EnqueueBody, JobBody, ListJobsQuery, Status } from "./api.ts";
 type Camel<Name extends string> = Name extends `${infer Head}_${infer Tail}` ? `${Head}${Capitalize<Camel<Tail>>}` : Name;
 type TimeName = `${string}_at` | `${string}_from` | `${string}_until`;
 type IfOptional<Body, Name extends keyof Body> = {} extends Pick<Body, Name> ? undefined : never;
@@ -35,14 +35,18 @@ export type Job<Topics extends TopicMap<Topics> = AnyTopics, Topic extends Topic
         status: JobStatus;
     };
 }[Topic];
-export interface EnqueueOptions extends Asked<Omit<EnqueueBody, "topic" | "payload">>, Abortable {
+interface JobOptions extends Asked<Omit<EnqueueBody, "topic" | "payload" | "debounce">> {
+    /** The job runs `seconds` after the last enqueue with its key, but not later than `atMost` seconds after the first one. */
+    debounce?: Asked<DebounceAsked> | undefined;
+}
+export interface EnqueueOptions extends JobOptions, Abortable {
 }
 /** One of the jobs of `enqueueMany`. */
 export type NewJob<Topics extends TopicMap<Topics> = AnyTopics> = {
     [Name in TopicOf<Topics>]: {
         topic: Name;
         payload: Topics[Name]["payload"];
-    } & Asked<Omit<EnqueueBody, "topic" | "payload">>;
+    } & JobOptions;
 }[TopicOf<Topics>];
 type OneOrMany<Value> = Value extends (infer One)[] ? One | readonly One[] : Value;
 type Filters = Asked<Omit<ListJobsQuery, "limit" | "offset" | "cursor">>;

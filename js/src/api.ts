@@ -33,6 +33,15 @@ export interface CloneBody {
 }
 
 /**
+ * The job runs `seconds` after the last enqueue with its key, but not later than `at_most` seconds after the first
+ * one.
+ */
+export interface DebounceAsked {
+  at_most?: number | null;
+  seconds: number;
+}
+
+/**
  * The job `child` waits for the job `parent`. `ended`: how the parent has ended; null: it has not. `call`: the
  * child has started the parent, by its n-th ctx.gather.
  */
@@ -46,6 +55,7 @@ export interface EdgeBody {
 }
 
 export interface EnqueueBody {
+  debounce?: DebounceAsked | null;
   delay?: number | null;
   expires_at?: Time | null;
   id?: string | null;
@@ -58,12 +68,16 @@ export interface EnqueueBody {
   scope?: string | null;
   scope_id?: string | null;
   tags?: string[] | null;
+  throttle?: number | null;
   timeout?: number | null;
   topic: string;
   version?: number | null;
 }
 
-/** The new job; or, if `existing`, the job that already had the same key or id. */
+/**
+ * The new job; or, if `existing`, the job that already had the same key or id. With debounce, that job carries the
+ * payload now. With throttle, it is the last one that was made with the key.
+ */
 export interface EnqueuedBody {
   created: Time;
   /** Default: false */
@@ -129,6 +143,7 @@ export interface FlowCreated {
  */
 export interface FlowJob {
   after?: string[];
+  debounce?: DebounceAsked | null;
   delay?: number | null;
   expires_at?: Time | null;
   id?: string | null;
@@ -144,6 +159,7 @@ export interface FlowJob {
   scope?: string | null;
   scope_id?: string | null;
   tags?: string[] | null;
+  throttle?: number | null;
   timeout?: number | null;
   topic: string;
   version?: number | null;

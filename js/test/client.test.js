@@ -30,6 +30,20 @@ test("a key that a live job has answers that job", async () => {
   assert.equal(await jobs.enqueue(topic, { n: 2 }, { key: "one" }), first);
 });
 
+test("debounce and throttle", async () => {
+  const topic = newTopic();
+  const debounce = { seconds: 30, atMost: 300 };
+  const first = await jobs.enqueue(topic, { n: 1 }, { key: "doc", debounce });
+  assert.equal(await jobs.enqueue(topic, { n: 2 }, { key: "doc", debounce }), first);
+  const [again] = await jobs.enqueueMany([{ topic, payload: { n: 3 }, key: "doc", debounce }]);
+  assert.deepEqual([again.id, again.existing], [first, true]);
+  const job = await jobs.get(first);
+  assert.deepEqual([job.payload, job.if_live], [{ n: 3 }, "debounce"]);
+  const mail = await jobs.enqueue(topic, { n: 1 }, { key: "mail", throttle: 3600 });
+  assert.equal(await jobs.enqueue(topic, { n: 2 }, { key: "mail", throttle: 3600 }), mail);
+  assert.deepEqual((await jobs.get(mail)).payload, { n: 1 });
+});
+
 test("ids sort by creation, and are version 7", async () => {
   const ids = Array.from({ length: 10_000 }, newId);
   assert.deepEqual([...ids].sort(), ids);

@@ -14,6 +14,10 @@ const client = new Rowlock<Topics>("/queue", { token: () => fetch("/token").then
 const { jobs } = client;
 const id: string = await jobs.enqueue("mail_digest", { userId: "123" }, { runAt: new Date(), maxRetries: 3, priority: "backfill", ifLive: "queue" });
 await jobs.enqueue("check_payment", { orderId: "4" }, { runAt: "2030-01-01T00:00:00Z", scopeId: undefined });
+await jobs.enqueue("check_payment", { orderId: "4" }, { key: "4", debounce: { seconds: 30, atMost: 300 } });
+await jobs.enqueueMany([{ topic: "check_payment", payload: { orderId: "4" }, key: "4", throttle: 3600 }]);
+// @ts-expect-error: an option in the spelling of answers
+await jobs.enqueue("check_payment", { orderId: "4" }, { key: "4", debounce: { seconds: 30, at_most: 300 } });
 // @ts-expect-error: no such topic
 await jobs.enqueue("mail_digset", { userId: "123" });
 // @ts-expect-error: a wrong payload

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rowlock.client.why import Why
     from rowlock.context import Context, SyncContext
     from rowlock.core.cron import Cron, Every
+    from rowlock.core.debounce import Debounce
     from rowlock.core.ids import IdMaker
     from rowlock.core.job import Event, Job, Lane, Log, LogLine, NewJob, Status, new_job
     from rowlock.core.lifecycle import (
@@ -84,6 +85,7 @@ __all__ = [
     "Completed",
     "Context",
     "Cron",
+    "Debounce",
     "Delays",
     "Draft",
     "Enqueued",
@@ -163,6 +165,7 @@ _HOMES = {
     "rowlock.client.schedules": "Preview",
     "rowlock.client.signals": "Key",
     "rowlock.core.cron": "Cron Every",
+    "rowlock.core.debounce": "Debounce",
     "rowlock.core.schedules": "Fired Schedule",
     "rowlock.client.step_list": "StepStatus",
     "rowlock.core.steps": "StepState",

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from rowlock.core import codec
 from rowlock.core.cron import Cron, Every, When
+from rowlock.core.debounce import Debounce, check_debounce, check_window
 from rowlock.core.expected import explain
 from rowlock.core.flows import NodeResult, blank, outside_of
 from rowlock.core.job import (
@@ -90,6 +91,8 @@ class JobOptions(TypedDict, total=False):
     trace: str
     version: int
     if_live: IfLive
+    debounce: Debounce
+    throttle: float | timedelta
 
 
 class EnqueueOptions(JobOptions, total=False):
@@ -111,7 +114,7 @@ class Draft(Struct, Generic[Returns]):
 
 class Policy(Struct, frozen=True, kw_only=True):
     """The options of a task. Most of them are stored with its template, for every process that enqueues or rescues its
-    jobs. A job may override priority, max_retries, timeout, key and if_live."""
+    jobs. A job may override priority, max_retries, timeout, key, if_live, debounce and throttle."""
 
     version: int = 0  # from 1 on, the schema and the steps of a published version don't change
     runs: Sequence[int] = ()  # older versions whose jobs this function can run, too
@@ -123,6 +126,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     key: Sequence[str] | None = None  # fields of the payload that make the key; []: one key per scope
     if_live: IfLive | None = None  # what happens if a live job has the same key
     once: bool = False  # one job per key, ever
+    debounce: Debounce | None = None  # a newer enqueue with the key replaces the job that has not started
+    throttle: float | timedelta | None = None  # seconds in which one job per key is made
     schedulable: bool = True
     retention: float | timedelta | None = None  # how long finished jobs stay
     title: str | None = None
@@ -225,6 +230,8 @@ class Task(Generic[P, R_co, F_co]):
                 key=None if policy.key is None else _listed(policy.key, "key", 'payload fields, such as ["target"]'),
                 if_live=None if policy.if_live is None else check_if_live(policy.if_live),
                 once=policy.once,
+                debounce=None if policy.debounce is None else check_debounce(policy.debounce),
+                throttle=None if policy.throttle is None else check_window(policy.throttle, "throttle"),
                 schedulable=policy.schedulable,
                 retention=None if policy.retention is None else check_delay(policy.retention, "retention"),
                 external=policy.external,
@@ -615,6 +622,11 @@ def _schedules(given: Any, task: Task[..., Any, Any]) -> tuple[Recurring, ...]:
         recurring = Recurring(when=one) if isinstance(one, Cron | Every) else one
         if not isinstance(recurring, Recurring):
             raise InvalidInput(field, "not_a_schedule", f"must be Cron(…), Every(…) or Recurring(…), not {one!r:.40}")
+        if task.policy.debounce is not None or task.policy.throttle is not None:
+            name = "debounce" if task.policy.debounce is not None else "throttle"
+            raise InvalidInput(
+                field, "with_debounce", f"does not go with {name}: schedule another task, which enqueues"
+            )
         if not task.policy.schedulable:
             raise InvalidInput(field, "not_schedulable", "the task says schedulable=False")
         try:

@@ -32,6 +32,19 @@ def test_a_delay_is_counted_by_the_database(shell: Shell) -> None:
     assert due - made == timedelta(hours=2)
 
 
+def test_debounce_and_throttle(shell: Shell) -> None:
+    options = ["--key=k", "--debounce=30", "--debounce-at-most=5m"]
+    first = shell.add("doc", '{"n": 1}', *options)
+    again = shell("enqueue", "doc", '{"n": 2}', *options)
+    assert again.stdout.strip() == first
+    assert "carries the new payload" in again.stderr
+    job = shell.json("jobs", "show", first)
+    assert (job["payload"], job["if_live"]) == ({"n": 2}, "debounce")
+    sent = shell.add("mail", "{}", "--key=k", "--throttle=1h")
+    assert shell.add("mail", "{}", "--key=k", "--throttle=1h") == sent
+    assert "needs --debounce" in shell("enqueue", "doc", "{}", "--debounce-at-most=5", code=2).stderr
+
+
 def test_an_expiry_may_be_relative(shell: Shell) -> None:
     before = datetime.now(UTC)
     job = shell.json("jobs", "show", shell.add("mail", "{}", "--expires-at", "2h"))

@@ -59,6 +59,64 @@ async def test_in_a_batch_anothers_job_stays_hidden(world: World, monkeypatch: p
     assert own["id"] is not None
 
 
+async def test_debounce_and_throttle(world: World) -> None:
+    body = {**BODY, "debounce": {"seconds": 30, "at_most": 300}}
+    new = await told(world, "/api/jobs/enqueue", body)
+    again = {**BODY, "payload": {"to": "bob"}, "debounce": {"seconds": 60, "atMost": 300}}
+    assert (await told(world, "/api/jobs/enqueue", again)).items() >= {"id": new["id"], "existing": True}.items()
+    job = (await world.get("superuser", f"/api/jobs/{new['id']}")).json()
+    assert (job["payload"], job["if_live"]) == ({"to": "bob"}, "debounce")
+    batch = {"jobs": [{**again, "payload": {"to": "eve"}}, {"topic": "x", "key": "k", "throttle": 3600}]}
+    [same, first] = (await told(world, "/api/jobs/enqueue/batch", batch))["items"]
+    assert (same["id"], same["existing"], first["existing"]) == (new["id"], True, False)
+    there = await told(world, "/api/jobs/enqueue", {"topic": "x", "key": "k", "throttle": 3600})
+    assert there == {**first, "existing": True}
+    await world.call("superuser", "DELETE", f"/api/jobs/{first['id']}")
+    gone = await told(world, "/api/jobs/enqueue", {"topic": "x", "key": "k", "throttle": 3600})
+    assert (gone["id"], gone["existing"], gone["created"]) == (first["id"], True, first["created"])
+
+
+async def test_a_template_with_debounce(world: World) -> None:
+    definition = {"topic": "doc.index", "key": ["doc"], "debounce": {"seconds": 30, "atMost": 300}}
+    made = await world.post("superuser", "/api/templates", definition)
+    assert made.json()["debounce"] == {"seconds": 30.0, "at_most": 300.0}, made.text
+    new = await told(world, "/api/jobs/enqueue", {"topic": "doc.index", "payload": {"doc": 7}})
+    same = await told(world, "/api/jobs/enqueue", {"topic": "doc.index", "payload": {"doc": 7, "n": 2}})
+    assert same == {**new, "existing": True, "run_at": same["run_at"]}
+    wrong = {"topic": "t", "key": ["doc"], "debounce": {"seconds": 30}, "if_live": "queue"}
+    is_problem(await world.post("superuser", "/api/templates", wrong), 400, "with_debounce")
+
+
+async def test_anothers_payload_is_not_replaced_unseen(world: World) -> None:
+    rule = "scope_id = @request.auth.id"
+    await world.change_settings(enqueue_rule=rule, view_rule=f"{rule} && priority > 500")
+    body = {**BODY, "debounce": {"seconds": 30}}
+    hidden = await told(world, "/api/jobs/enqueue", body)
+    other = {**body, "payload": {"to": "eve"}}
+    is_problem(await world.post("user A", "/api/jobs/enqueue", other), 409, "key_taken")
+    is_problem(await world.post("user A", "/api/jobs/enqueue/batch", {"jobs": [other]}), 409, "key_taken")
+    assert (await world.jobs.get(hidden["id"])).payload == {"to": "ada"}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "field"),
+    [
+        ({"debounce": {"seconds": 0}}, "out_of_range", "debounce.seconds"),
+        ({"debounce": {"seconds": 1e12}}, "out_of_range", "debounce.seconds"),
+        ({"debounce": {"seconds": 30, "atMost": 5}}, "out_of_range", "debounce.at_most"),
+        ({"debounce": {"seconds": 30, "most": 5}}, "unknown_field", "debounce.most"),
+        ({"debounce": 30}, "bad_value", "debounce"),
+        ({"throttle": -1}, "out_of_range", "throttle"),
+        ({"throttle": 1, "key": None}, "needs_key", "throttle"),
+        ({"debounce": {"seconds": 1}, "ifLive": "queue"}, "with_debounce", "if_live"),
+        ({"debounce": {"seconds": 1}, "delay": 5}, "with_debounce", "delay"),
+    ],
+)
+async def test_wrong_windows(sqlite_world: World, options: dict[str, Any], code: str, field: str) -> None:
+    answer = await sqlite_world.post("superuser", "/api/jobs/enqueue", {"topic": "mail", "key": "k", **options})
+    assert is_problem(answer, 400, code)["field"] == field
+
+
 @pytest.mark.parametrize("reason", ["sent by hand", None])
 async def test_a_delete_says_why_in_the_audit(world: World, reason: str | None) -> None:
     job_id = await world.enqueue(A)

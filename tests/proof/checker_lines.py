@@ -1,4 +1,4 @@
-"""S15: jobs with one key that form a line, and keys that count once."""
+"""S15: jobs with one key that form a line, keys that count once, and debounce."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ def s15_lines_keep_their_order_and_once_is_once(world: World) -> Found:
     yield from _places(world)
     yield from _replaced(world)
     yield from _once(world)
+    yield from _debounced(world)
 
 
 # ── Heads, and their order ──
@@ -148,6 +149,35 @@ def _once(world: World) -> Found:
         for first, second in pairwise(lives):
             if first.last.move != "delete" or first.last.seq > second.steps[0].seq:
                 yield second.id, f"has the key {key[-1]!r}, which counts once, after {first.id}"
+
+
+# ── Debounce ──
+
+
+def _debounced(world: World) -> Found:
+    """A payload goes to a job that no worker has claimed, of which a line has one. `detail["debounce"]`: the payload of
+    an enqueue. The job that answered for it got it while no worker had it."""
+    open_: defaultdict[str, set[str]] = defaultdict(set)
+    for change in world.history.changes:
+        row = change.after or change.before
+        if change.table != JOBS or row is None or row.get("if_live") != "debounce":
+            continue
+        after = change.after
+        waits = after is not None and after["status"] in ("pending", "blocked") and after["version"] == 0
+        (open_[row["line"]].add if waits else open_[row["line"]].discard)(row["id"])
+        if len(open_[row["line"]]) > 1:
+            yield row["id"], f"waits with debounce beside {sorted(open_[row['line']] - {row['id']})} (#{change.seq})"
+    for life in world.lives:
+        for step in life.steps:
+            if step.move == "debounce" and (step.old["version"] or step.old["if_live"] != "debounce"):
+                yield life.id, f"{step} got a payload, but a worker had claimed it"
+    for operation in world.history.operations:
+        detail, answer = operation.detail or {}, operation.answer or {}
+        if operation.outcome != "ok" or "debounce" not in detail:
+            continue
+        steps = [step for life in world.by_id.get(answer["id"], ()) for step in life.steps if step.after is not None]
+        if not any(step.new["payload"] == detail["debounce"] and step.new["version"] == 0 for step in steps):
+            yield answer["id"], f"never had the payload {detail['debounce']} of the enqueue for which it answered"
 
 
 def _has_key(life: Life, key: tuple[Any, ...]) -> bool:

@@ -40,6 +40,9 @@ COLUMNS = {  # what a move may change; everything else must stay
     "cancel": _CANCELLED,
     "replace": _CANCELLED,
     "unblock": _ENTRY | {"status", "ready", "run_at"} | {"payload", "line"},  # of flows: see S16
+    "debounce": _ENTRY
+    | {"run_at", "ready", "payload", "priority", "tags", "trace", "timeout", "max_retries", "expires_at"}
+    | {"template_version"},
     "stop": _CANCELLED - {"run_at", "waits_for"},
     "block": _CANCELLED - {"run_at", "waits_for"},
     "release_hold": _ENTRY,

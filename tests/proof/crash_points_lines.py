@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from rowlock.client.enqueue import safe_insert
+from rowlock.core.debounce import Throttle, Window, debounce_line
 from rowlock.core.job import Job, Lane, NewJob, new_job
 from rowlock.core.lifecycle import Completed, Failed
 from rowlock.core.moves import Cancel, Delete, Requeue
@@ -64,6 +65,31 @@ async def _inserting_once(actor: Actor) -> Act:
     return lambda: safe_insert(actor.store)([job])
 
 
+def _debounced(job_id: str, n: int = 0) -> NewJob:
+    new = new_job(job_id, TOPIC, {"n": n}, key=KEY, max_retries=3, delay=0.001)
+    return replace(new, if_live="debounce", line=debounce_line(TOPIC, None, None, KEY), debounce=Window(0.001))
+
+
+async def _inserting_debounced(actor: Actor) -> Act:
+    return lambda: safe_insert(actor.store)([_debounced(actor.facts["id"])])
+
+
+async def _waiting_debounced(stage: Stage) -> Facts:
+    job_id = new_ids.one()
+    await stage.store.insert([_debounced(job_id)])
+    stage.asked("enqueue", [job_id], "ok")
+    return {"id": job_id, "new": new_ids.one()}
+
+
+async def _replacing(actor: Actor) -> Act:
+    return lambda: safe_insert(actor.store)([_debounced(actor.facts["new"], 1)])
+
+
+async def _inserting_throttled(actor: Actor) -> Act:
+    job = replace(new_job(actor.facts["id"], TOPIC, {}, key=KEY), throttle=Throttle(LINE, 3600.0))
+    return lambda: safe_insert(actor.store)([job])
+
+
 async def _running_head(stage: Stage) -> Facts:
     job = await _head(stage)
     return {"id": job.id, "version": job.version}
@@ -107,6 +133,16 @@ def _next_of_line(history: History, facts: Facts) -> int:
     return sum(step.move == "unblock" for life in lives for step in life.steps)
 
 
+def _took_the_payload(history: History, facts: Facts) -> int:
+    """How often the payload went to the job that waited; or to a new one, if a worker has claimed that meanwhile."""
+    lives = [life for one in (facts["id"], facts["new"]) for life in World(history).by_id.get(one, ())]
+    return sum(
+        step.move in ("enqueue", "debounce") and step.new["payload"] == {"n": 1}
+        for life in lives
+        for step in life.steps
+    )
+
+
 async def _noted(stage: Stage) -> Facts:
     """The head has ended, and nobody has seen the note. In SQLite there is nothing left to do."""
     job = await _head(stage)
@@ -117,6 +153,9 @@ async def _noted(stage: Stage) -> Facts:
 case("insert into a line", _new, _inserting("queue"), steps("enqueue"), asks="enqueue")
 case("insert what replaces others", _new, _inserting("replace"), steps("enqueue"), asks="enqueue")
 case("insert with a key that counts once", _new_once, _inserting_once, steps("enqueue"), asks="enqueue")
+case("insert with debounce", _new_once, _inserting_debounced, steps("enqueue"), asks="enqueue")
+case("replace a payload by debounce", _waiting_debounced, _replacing, _took_the_payload, once=False)
+case("insert with throttle", _new_once, _inserting_throttled, steps("enqueue"), asks="enqueue")
 case("complete the head of a line", _running_head, _settling(), steps("complete"))
 case("fail the head of a line", _failing_head, _settling(fails=True), steps("fail"))
 case(

@@ -88,7 +88,7 @@ class Stage:
         await TablesAt(url).execute(BUSINESS)
 
     async def clear(self) -> None:
-        notes = ("_jobs_once", "_jobs_ends") if self.tables.kind == "postgres" else ("_jobs_once",)
+        notes = ("_jobs_once", "_jobs_throttles", *(("_jobs_ends",) if self.tables.kind == "postgres" else ()))
         for table in (*TABLES, *_COUNTERS, *notes, "business"):
             await self.tables.execute(f"DELETE FROM {table}")
         await self._witness.forget()

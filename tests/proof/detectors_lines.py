@@ -6,8 +6,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from rowlock.core.lifecycle import Completed
-from rowlock.errors import OnceTaken
+from rowlock.core.lifecycle import Completed, Failed
+from rowlock.errors import OnceTaken, StoreBusy
 from rowlock.stores.driver_neutral import drive_async
 from rowlock.stores.postgres import insert_on_conn
 from rowlock.stores.postgres.lines import advance_lines
@@ -15,7 +15,7 @@ from rowlock.stores.postgres.statements import Statements
 from tests.proof.checker import check
 from tests.proof.history import History
 from tests.proof.witness import Witness
-from tests.stores import test_lines
+from tests.stores import test_debounce, test_lines
 from tests.stores.harness import Harness, PostgresHarness
 from tests.stores.test_lines import claim, lined
 
@@ -49,6 +49,34 @@ async def once(store: Harness) -> None:
         await test_lines.test_a_key_that_counts_once(store)
     except OnceTaken as error:
         raise AssertionError(error) from None
+
+
+async def claimed(store: Harness) -> None:
+    await test_debounce.test_a_job_that_was_claimed_keeps_its_payload(store, Failed("x"))
+
+
+async def bound(store: Harness) -> None:
+    await test_debounce.test_at_most_bounds_the_whole_delay(store)
+
+
+async def requeued(store: Harness) -> None:
+    try:
+        await test_debounce.test_requeue_beside_a_newer_job(store)
+    except StoreBusy as error:  # the index holds it, too
+        raise AssertionError(error) from None
+
+
+async def held_key(store: Harness) -> None:
+    assert isinstance(store, PostgresHarness)
+    await test_debounce.test_an_open_transaction_holds_its_key_and_nothing_else(store)
+
+
+async def window(store: Harness) -> None:
+    await test_debounce.test_the_first_of_a_window_counts(store)
+
+
+async def repeated(store: Harness) -> None:
+    await test_debounce.test_a_repeat_is_answered_by_its_own_job(store)
 
 
 async def newest(store: Harness) -> None:

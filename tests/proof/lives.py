@@ -36,6 +36,7 @@ _MOVE_OF_EVENT = {
     "updated": "update",
     "requeued": "requeue",
     "unblocked": "unblock",
+    "debounced": "debounce",
     "blocked": "block",
     "hold_released": "release_hold",
 }

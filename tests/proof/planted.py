@@ -2,6 +2,7 @@
 
 from tests.proof import (
     planted_clients,
+    planted_debounce,
     planted_flows,
     planted_lines,
     planted_moves,
@@ -15,6 +16,7 @@ from tests.proof.planting import PLANTS as PLANTS
 __all__ = [
     "PLANTS",
     "planted_clients",
+    "planted_debounce",
     "planted_flows",
     "planted_lines",
     "planted_moves",

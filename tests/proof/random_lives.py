@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from rowlock.client.verify import verify
 from rowlock.core.codec import encode
+from rowlock.core.debounce import Window, debounce_line
 from rowlock.core.job import Job, NewJob, new_job
 from rowlock.core.lifecycle import (
     Answer,
@@ -381,6 +382,31 @@ class RandomLives:
 
     async def _resume(self) -> None:
         await self.harness.store.steer_topic(self.random.choice(TOPICS), "resume", by="ann")
+
+
+class DebouncedLives(RandomLives):
+    """Some are enqueued with debounce."""
+
+    verbs = (*RandomLives.verbs, *("debounce",) * 12)
+
+    async def _debounce(self) -> None:
+        chance, number = self.random, len(self.history.operations)
+        window = chance.choice([Window(1.0), Window(10.0, 30.0)])
+        new = new_job(
+            f"{chance.randrange(16):x}193fb1e-0000-7000-8002-{number:012x}",
+            chance.choice(TOPICS),
+            {"number": number},
+            key=f"d{chance.randrange(2)}",
+            delay=window.seconds,
+            priority=chance.choice([50, 100]),
+            max_retries=chance.randrange(3),
+        )
+        line = debounce_line(new.topic, new.scope, new.scope_id, str(new.key))
+        new = replace(new, if_live="debounce", line=line, debounce=window)
+        [answer] = await self.harness.store.insert([new])
+        said = {"id": answer.id, "existing": answer.existing}
+        detail = {"topic": new.topic, "key": new.key, "scope_id": None, "debounce": {"number": number}}
+        self._note("enqueue", [new.id], answer=said, detail=detail)
 
 
 class PlainLives(RandomLives):

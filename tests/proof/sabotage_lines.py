@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import rowlock.core.moves
 import rowlock.stores.postgres.insert_on_conn
 import rowlock.stores.postgres.lines
 import rowlock.stores.sqlite.insert
 import rowlock.stores.sqlite.lines
+from rowlock.core.debounce import Window
 from rowlock.core.moves import Requeue, Row
+from rowlock.core.times import span
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.sqlite import moves as sqlite_moves
 from rowlock.stores.sqlite import settle
@@ -59,6 +62,14 @@ def _nothing_is_replaced(advance: Callable[..., Any]) -> Callable[..., Any]:
 
 def _keeps_its_place(patch: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, row, now, holder: replace(patch(self, row, now, holder), to_end=False)
+
+
+def _without_a_bound(window: Window, created: int, run_at: int, now: int) -> int:
+    return now + span(window.seconds)
+
+
+def _never_a_repeat(debounce: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda conn, now, job, repeat: debounce(conn, now, job, False)
 
 
 _LOCK = "pg_advisory_xact_lock(('x' || left(line, 16))::bit(64)::bigint)"
@@ -119,5 +130,38 @@ LINES: tuple[Defence, ...] = (
     Defence(
         "once: a delete frees the key", "sqlite",
         sqlite(sqlite_moves, "once_free", "WHERE job_id = ?", "WHERE job_id = ? AND false"), red.once, False,
+    ),
+    Defence(
+        "debounce: a claimed job keeps its payload", "postgres",
+        both(_on_conn("debounce_lock_on_conn", " AND j.version = 0", ""), replaced(Row, "is_open", True)), red.claimed,
+    ),
+    Defence(
+        "debounce: a claimed job keeps its payload", "sqlite",
+        both(_statement("debounce_lock", "j.version = 0 AND ", ""), replaced(Row, "is_open", True)), red.claimed,
+    ),
+    *(
+        Defence(f"debounce: {name}", store, off, detector)
+        for store in ("postgres", "sqlite")
+        for name, off, detector in (
+            ("its bound", replaced(rowlock.core.moves, "debounced_until", _without_a_bound), red.bound),
+            ("one open job per line", replaced(Row, "is_open", False), red.requeued),
+        )
+    ),
+    Defence(
+        "debounce: an enqueuer's transaction is not waited for", "postgres",
+        postgres("advance_rows", "'blocked' FOR NO KEY UPDATE SKIP LOCKED", "'blocked' FOR NO KEY UPDATE"),
+        red.held_key, False, waits=True,
+    ),
+    Defence(
+        "debounce: a repeat replaces nothing", "sqlite",
+        wrapped(rowlock.stores.sqlite.insert, "_debounce", _never_a_repeat), red.repeated,
+    ),
+    Defence(
+        "throttle: the note", "postgres",
+        _on_conn("throttle_write_on_conn", "WHERE t.line", "WHERE false AND t.line"), red.window,
+    ),
+    Defence(
+        "throttle: the note", "sqlite",
+        sqlite(rowlock.stores.sqlite.insert, "throttle", "WHERE line = ?", "WHERE line = ? AND false"), red.window,
     ),
 )  # fmt: skip

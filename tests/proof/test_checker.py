@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.proof import planted_flows, planted_lines, planted_runs, planted_schedules, planted_waits
+from tests.proof import planted_debounce, planted_flows, planted_lines, planted_runs, planted_schedules, planted_waits
 from tests.proof.checker import INVARIANTS, NOT_APPLICABLE, check, summary
 from tests.proof.checker_moves import moves
 from tests.proof.flowing_lives import FlowingLives
@@ -17,7 +17,7 @@ from tests.proof.history import Violation
 from tests.proof.lives import World
 from tests.proof.planted import PLANTS
 from tests.proof.planting import SAID, Barren, Garden
-from tests.proof.random_lives import PlainLives, RandomLives
+from tests.proof.random_lives import DebouncedLives, PlainLives, RandomLives
 from tests.proof.scheduled_lives import ScheduledLives
 from tests.proof.waiting_lives import WaitingLives
 
@@ -48,6 +48,7 @@ WAITS = {"wait", "cancel_wait", "signal", "wake", "resume", "report_callback", "
     ("lives_of", "made"),
     [
         (RandomLives, MOVES | LINES),
+        (DebouncedLives, MOVES | LINES | {"debounce"}),
         (WaitingLives, MOVES | WAITS),
         (ScheduledLives, MOVES | {"unblock"}),
         (FlowingLives, (MOVES - {"update"}) | FLOWS),
@@ -56,7 +57,7 @@ WAITS = {"wait", "cancel_wait", "signal", "wake", "resume", "report_callback", "
 def test_random_valid_lives_pass_and_make_every_move(lives_of: type[RandomLives], made: set[str]) -> None:
     began = time.monotonic()
     kind: Any = lives_of
-    seeds = SEEDS // 2 if lives_of is FlowingLives else SEEDS
+    seeds = SEEDS // 2 if lives_of in (FlowingLives, DebouncedLives) else SEEDS
     many = [played(seed, kind) for seed in range(seeds)]
     valid = [lives.history for lives in many]
     found = [violation for history in valid for violation in check(history)]
@@ -68,6 +69,7 @@ def test_random_valid_lives_pass_and_make_every_move(lives_of: type[RandomLives]
 
 LIVES = {
     planted_flows.__name__: FlowingLives,
+    planted_debounce.__name__: DebouncedLives,
     planted_lines.__name__: RandomLives,
     planted_schedules.__name__: ScheduledLives,
     planted_waits.__name__: WaitingLives,

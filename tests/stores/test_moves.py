@@ -67,7 +67,7 @@ VERBS: dict[str, Verb] = {
     "prune": lambda store, job: store.prune(Retention(failed=DAY, expired=DAY)),
 }
 NO_SOURCE = {"enqueue"}
-IN_LINES = {"replace", "unblock"}  # see test_lines.py
+IN_LINES = {"replace", "unblock", "debounce"}  # see test_lines.py and test_debounce.py
 IN_FLOWS = {"stop", "block", "release_hold"}  # see test_flows.py
 
 

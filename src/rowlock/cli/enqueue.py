@@ -11,6 +11,7 @@ from rowlock.cli.options import Json, Moment, Span, priority
 from rowlock.cli.show import note
 from rowlock.cli.spelling import guess_topic
 from rowlock.cli.waiting import report_end, wait_for
+from rowlock.core.debounce import Debounce
 from rowlock.core.job import Job
 from rowlock.core.templates import IfLive
 from rowlock.jobs import Jobs
@@ -43,6 +44,25 @@ class Patience(Span):
     help="If a live job has the key: add none, queue behind it, or replace it. Default: as the template says.",
 )
 @click.option(
+    "--debounce",
+    type=Span(),
+    metavar="SPAN",
+    help="Replace the payload of the job with this key that has not started, and run it so long after now.",
+)
+@click.option(
+    "--debounce-at-most",
+    "at_most",
+    type=Span(),
+    metavar="SPAN",
+    help="With --debounce: not later than so long after the first enqueue.",
+)
+@click.option(
+    "--throttle",
+    type=Span(),
+    metavar="SPAN",
+    help="Add no job if one with this key was added within this time; print its id instead.",
+)
+@click.option(
     "--template-version",
     "version",
     type=click.IntRange(0),
@@ -70,7 +90,15 @@ class Patience(Span):
     help="Wait until it has ended, and print the result. Exit codes as for `jobs wait`.",
 )
 @database
-def enqueue(db: Database, topic: str, payload: Any, wait: float | None, **options: Any) -> None:
+def enqueue(
+    db: Database,
+    topic: str,
+    payload: Any,
+    wait: float | None,
+    debounce: float | None,
+    at_most: float | None,
+    **options: Any,
+) -> None:
     """Add a job, and print its id.
 
     PAYLOAD is a JSON object, @file, or - for stdin.
@@ -79,6 +107,10 @@ def enqueue(db: Database, topic: str, payload: Any, wait: float | None, **option
     rowlock enqueue send_mail '{"to": "ada@example.org"}' --delay 15m
     rowlock enqueue report @report.json --wait 30
     """
+    if debounce is not None:
+        options["debounce"] = Debounce(debounce, at_most)
+    elif at_most is not None:
+        raise click.UsageError("--debounce-at-most needs --debounce")
     given = cast(EnqueueOptions, {name: value for name, value in options.items() if value not in (None, ())})
 
     async def add(jobs: Jobs) -> tuple[Enqueued, Job | None]:
@@ -93,7 +125,8 @@ def enqueue(db: Database, topic: str, payload: Any, wait: float | None, **option
 
     enqueued, job = db.run(add, create=True)
     if enqueued.existing:
-        note(f"exists already: {enqueued.id} is {enqueued.status}")
+        what = "carries the new payload" if debounce is not None else f"is {enqueued.status}"
+        note(f"exists already: {enqueued.id} {what}")
     if job is not None:
         report_end(job, wait, db.output)
     else:

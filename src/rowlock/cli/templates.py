@@ -20,7 +20,7 @@ from rowlock.cli.spelling import did_you_mean
 from rowlock.cli.typescript import types as typescript
 from rowlock.client.templates import Change
 from rowlock.core.schedules import Schedule
-from rowlock.core.templates import Stored, Unreadable, frozen_difference
+from rowlock.core.templates import Stored, Template, Unreadable, frozen_difference
 from rowlock.errors import TemplateNotFound, TemplateUnreadable
 from rowlock.jobs import Jobs
 
@@ -70,6 +70,13 @@ def document(stored: Stored) -> dict[str, Any]:
     return {**head, "enabled": stored.enabled, "source": stored.source, **fields}
 
 
+def _policy(template: Template) -> str:
+    if template.debounce is not None:
+        return f"debounce {template.debounce.seconds:g} s"
+    throttle = "" if template.throttle is None else f"throttle {template.throttle:g} s"
+    return ", ".join(filter(None, [template.if_live, throttle]))
+
+
 def _print(found: Sequence[Stored]) -> None:
     rows = [
         (
@@ -78,7 +85,7 @@ def _print(found: Sequence[Stored]) -> None:
             "yes" if one.enabled else "no",
             f"{one.source}, external" if one.template.external else one.source,
             "" if one.template.key is None else ", ".join(one.template.key) or "one per scope",
-            one.template.if_live or "",
+            _policy(one.template),
             "yes" if one.template.once else "",
             one.template.title or "",
         )

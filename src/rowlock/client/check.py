@@ -207,6 +207,8 @@ def _schedule(schedule: Schedule, lanes: Lanes, stored: Mapping[int, Stored]) ->
     problems = []
     if not template.schedulable:
         problems.append("the task says schedulable=False")
+    if template.has_window:
+        problems.append("the task has debounce or throttle, which a schedule can't keep")
     if schedule.if_live != "allow" and (template.key is not None or template.once):
         problems.append('if_live: the task has a key of its own; change the schedule to if_live="allow"')
     try:

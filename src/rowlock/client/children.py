@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from rowlock.client.definitions import refuse_windows
 from rowlock.client.enqueue import Draftable, draft_of
 from rowlock.client.flows import FlowParts
 from rowlock.client.middleware import Around
@@ -63,6 +64,7 @@ class Children:
             options = cast(JobOptions, {**known, **draft.options})
             job_id = derived_id(parent.id, "gather", call, n, parent.version, at=parent.claimed_at)
             job = rule.job(Draft(draft.topic, draft.payload, options), job_id)
+            refuse_windows(job, "ctx.gather and ctx.run")
         except InvalidInput as error:
             raise InvalidInput(f"jobs[{n}].{error.field}", error.code, error.problem) from None
         return replace(job, flow_id=flow_id, line=job.line or own_line(job.id))

@@ -16,6 +16,15 @@ from msgspec import Struct, structs
 
 from rowlock.client.portal import running_loop
 from rowlock.core import codec
+from rowlock.core.debounce import (
+    DEBOUNCE,
+    Throttle,
+    Window,
+    check_alone,
+    check_debounce,
+    check_window,
+    debounce_line,
+)
 from rowlock.core.ids import check_id
 from rowlock.core.job import NewJob, check_topic, new_job
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
@@ -87,7 +96,7 @@ class TemplateRule(FreeRule):
         self._task = task
         self._validator = Validator(template.schema) if task is None and template.schema is not None else None
         self._defaults = template.priority, template.max_retries, template.timeout
-        self._keyed = template.key is not None
+        self._keyed = template.key is not None or template.has_window
 
     def check(self, payload: Mapping[str, Any]) -> None:
         if self._task is not None:
@@ -144,6 +153,7 @@ def _job(draft: Draft, job_id: str, template: Template | None) -> NewJob:
     own = rest.pop("id", None)
     version = rest.pop("version", None)
     if_live = rest.pop("if_live", None)
+    window, throttle = _windows(rest, template)
     if unknown := sorted(rest.keys() - JobOptions.__annotations__.keys()):
         raise InvalidInput(unknown[0], "unknown_option", f"is none of {', '.join(JobOptions.__annotations__)}")
     once = False
@@ -156,7 +166,20 @@ def _job(draft: Draft, job_id: str, template: Template | None) -> NewJob:
             rest["key"] = key_of(template.key, draft.payload)
     elif version is not None:
         rest["template_version"] = check_template_version(version)
+    if window is not None or throttle is not None:
+        check_alone(window, throttle, if_live=if_live, once=once, topic=draft.topic)
+    if window is not None:
+        for name in ("run_at", "delay"):
+            if rest.pop(name, None) is not None:
+                raise InvalidInput(name, "with_debounce", "does not go with debounce, which says when the job runs")
+        rest["delay"] = window.seconds
     job = new_job(job_id if own is None else check_id(own), draft.topic, draft.payload, **rest)
+    if window is not None:
+        line = debounce_line(job.topic, job.scope, job.scope_id, _key_for(DEBOUNCE, job))
+        return structs.replace(job, if_live=DEBOUNCE, line=line, debounce=window)
+    if throttle is not None:
+        line = line_of(job.topic, job.scope, job.scope_id, _key_for("throttle", job))
+        job = structs.replace(job, throttle=Throttle(line, throttle))
     if if_live is not None:
         check_if_live(if_live)
         if if_live == "replace" and template is not None and not template.cancel.supported:
@@ -171,6 +194,34 @@ def _job(draft: Draft, job_id: str, template: Template | None) -> NewJob:
     if once:
         return structs.replace(job, once=line)
     return structs.replace(job, if_live=if_live, line=line)
+
+
+def _windows(options: dict[str, Any], template: Template | None) -> tuple[Window | None, float | None]:
+    """Take debounce and throttle out of the options; what is not given comes from the template."""
+    window, throttle = options.pop(DEBOUNCE, None), options.pop("throttle", None)
+    if window is not None:
+        window = check_debounce(window)
+    elif template is not None:
+        window = template.debounce
+    if throttle is not None:
+        throttle = check_window(throttle, "throttle")
+    elif template is not None:
+        throttle = template.throttle
+    return window, throttle
+
+
+def _key_for(policy: str, job: NewJob) -> str:
+    if job.key is None:
+        raise InvalidInput(policy, "needs_key", "is about jobs with the same key: give a key, too")
+    return job.key
+
+
+def refuse_windows(job: NewJob, where: str) -> None:
+    """Raise InvalidInput if a job with debounce or throttle is made where another job can't stand in for it."""
+    if job.debounce is not None or job.throttle is not None:
+        name = DEBOUNCE if job.debounce is not None else "throttle"
+        problem = f"does not go with {where}: another job may answer in place of this one. Enqueue it by itself"
+        raise InvalidInput(name, "in_flow", problem)
 
 
 class Found(Struct):

@@ -12,6 +12,7 @@ from rowlock.client.connections import Handle, Stores
 from rowlock.client.definitions import Definitions
 from rowlock.client.portal import running_loop
 from rowlock.core import codec
+from rowlock.core.debounce import DEBOUNCE
 from rowlock.core.flows import NewFlow
 from rowlock.core.job import Job, NewJob, check_topic
 from rowlock.errors import (
@@ -155,15 +156,16 @@ def _ours(job: NewJob, answer: Enqueued) -> Enqueued:
 
 async def refuse_other_content(store: Store, jobs: Sequence[NewJob]) -> None:
     """Raise IdTaken if a job with the caller's id exists with other content. The same content may be enqueued again."""
-    there = {
-        job_id: (job.topic, job.payload) for job_id, job in (await store.read([job.id for job in jobs], Job)).items()
-    }
+    found = await store.read([job.id for job in jobs], Job)
+    there = {job_id: (job.topic, job.payload) for job_id, job in found.items()}
+    # A newer enqueue may have replaced the payload of such a job.
+    debounced = {job_id for job_id, job in found.items() if job.if_live == DEBOUNCE}
     for job in jobs:
         content = (job.topic, codec.decode(job.payload))
         topic, payload = there.setdefault(job.id, content)  # also for the same id twice in one call
         if topic != job.topic:
             raise IdTaken(job.id, "topic")
-        if payload != content[1]:
+        if payload != content[1] and not (job.debounce is not None and job.id in debounced):
             raise IdTaken(job.id, "payload")
 
 

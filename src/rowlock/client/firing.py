@@ -163,6 +163,9 @@ class Firing:
         template = self._definitions.template(topic, version)
         if template is not None and not template.schedulable:
             raise InvalidInput("topic", "not_schedulable", f"{topic} can't be scheduled: its template says so")
+        if template is not None and template.has_window:
+            problem = f"{topic} has debounce or throttle, which a schedule can't keep: schedule a task that enqueues it"
+            raise InvalidInput("topic", "with_debounce", problem)
         blanks = blanks_of(schedule, at, local)
         options = JobOptions(**schedule.options)  # type: ignore[typeddict-item] # checked when it was put
         if "key" in options:

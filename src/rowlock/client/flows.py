@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from rowlock.client.audit import Actor, check_reason
 from rowlock.client.connections import Stores
-from rowlock.client.definitions import Definitions
+from rowlock.client.definitions import Definitions, refuse_windows
 from rowlock.client.enqueue import Announce, Draftable, Inserts, draft_of
 from rowlock.client.middleware import Around, EnqueueMiddleware
 from rowlock.core.flows import (
@@ -325,6 +325,7 @@ class FlowDraft:
             try:
                 rule = self._parts.definitions.rule(check_topic(one.draft.topic), one.draft.options.get("version"))
                 job = rule.job(one.draft, one.node.id, one.blanks)
+                refuse_windows(job, "a flow")
                 if job.if_live is not None and one.parents:
                     problem = f'"{job.if_live}" does not go with `after`: the job would wait in two lines'
                     raise InvalidInput("if_live", "in_flow", problem)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDi
 from rowlock.client.middleware import EnqueueMiddleware, check_middleware
 from rowlock.context import Context, SyncContext
 from rowlock.core.cron import When
+from rowlock.core.debounce import Debounce
 from rowlock.core.job import Job, Lane
 from rowlock.core.retry import RetryPolicy
 from rowlock.core.templates import Cancel, IfLive
@@ -40,6 +41,8 @@ class TaskOptions(TypedDict, total=False):
     key: Sequence[str] | None
     if_live: IfLive | None
     once: bool
+    debounce: Debounce | None
+    throttle: float | timedelta | None
     schedulable: bool
     retention: float | timedelta | None
     title: str | None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from rowlock.core import codec
+from rowlock.core.debounce import Throttle, Window
 from rowlock.errors import InvalidInput
 
 MAX_TOPIC = 128
@@ -146,11 +147,13 @@ class NewJob(Struct, frozen=True, gc=False):
     timeout: float = DEFAULT_TIMEOUT
     tags: tuple[str, ...] = ()
     trace: str | None = None
-    if_live: str | None = None  # "queue" or "replace": the job stands in `line`; None: "reject", or no key
+    if_live: str | None = None  # "queue", "replace", "debounce": the job stands in `line`; None: "reject", or no key
     line: str | None = None  # what identifies the line: see core.templates.line_of; or a line of its own, see own_line
     once: str | None = None  # only one job ever may have it: the same digest
     flow_id: str | None = None
     waits: bool = False  # for other jobs of its flow
+    debounce: Window | None = None  # then if_live is "debounce"
+    throttle: Throttle | None = None
 
     @property
     def is_blocked(self) -> bool:

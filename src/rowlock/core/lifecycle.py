@@ -102,6 +102,8 @@ MOVES: dict[str, Move] = {
         "cancel_requested",
     ),
     "unblock": _move("maintenance", (BLOCKED,), (PENDING,), "unblocked"),
+    # A newer enqueue replaces the payload and the time of a job that no worker has claimed yet.
+    "debounce": _move("client", (PENDING, BLOCKED), (PENDING, BLOCKED), "debounced"),
     # A parent in its flow has failed, or no condition is true; and a parent that had failed is live again.
     "stop": _move("maintenance", (BLOCKED,), (CANCELLED,), "cancelled"),
     "block": _move("maintenance", (CANCELLED,), (BLOCKED,), "blocked"),

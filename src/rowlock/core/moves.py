@@ -16,7 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from rowlock.core.codec import clean_text, decode, encode
-from rowlock.core.job import LIVE, LiveKey, Status, own_line, owner_of
+from rowlock.core.debounce import DEBOUNCE, debounced_until
+from rowlock.core.job import LIVE, LiveKey, NewJob, Status, own_line, owner_of
 from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN, EXPIRED_ERROR, MOVES
 from rowlock.core.steps import StepPlace
 from rowlock.core.times import micros, span
@@ -25,6 +26,10 @@ from rowlock.core.waits import MAX_UNREAD, SLEEP, WaitFacts, callback_name, sign
 MAX_DETAIL = 2000  # bytes of how a worker died; the text goes into the history too
 # The counters that a move can change, in the order of their columns.
 COUNTERS = ("failed", "expired", "cancelled", "retried", "lost", "deleted")
+
+
+# What only one live job may have: a key; or the line of jobs with debounce, of which one is open (`Row.is_open`).
+Held = LiveKey | str | None
 
 
 class Row(NamedTuple):
@@ -76,11 +81,16 @@ class Row(NamedTuple):
     @property
     def has_live_key(self) -> bool:
         """True if at most one live job may have its key. Jobs of a line share theirs."""
-        return self.key is not None and self.line_seq is None
+        return self.key is not None and (self.line_seq is None or self.is_open)
 
     @property
-    def live_key(self) -> LiveKey:
-        return LiveKey(self.topic, self.scope, self.scope_id, self.key)
+    def live_key(self) -> Held:
+        return self.line if self.is_open else LiveKey(self.topic, self.scope, self.scope_id, self.key)
+
+    @property
+    def is_open(self) -> bool:
+        """True if, while it is pending or blocked, a newer enqueue replaces its payload. A line has one such job."""
+        return self.if_live == DEBOUNCE and self.version == 0
 
 
 class SignalSent(Struct, frozen=True):
@@ -259,6 +269,33 @@ class Unblock(Order, frozen=True, kw_only=True):
         run_at = max(row.run_at, now)
         columns = {"status": Status.PENDING, "run_at": run_at, "ready": run_at <= now, "updated": now}
         return Patch(status=Status.PENDING, columns=columns, entry=self._entry(row, now, "unblocked", Status.PENDING))
+
+
+class Debounced(Order, frozen=True, kw_only=True):
+    """A newer enqueue with the same key. The job becomes what was enqueued now. It keeps its id, its place and the time
+    when it was first enqueued. Not if a worker has ever claimed it: a run has one payload."""
+
+    verb = "debounce"
+    by: str = "client"
+    job: NewJob
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
+        new, window = self.job, self.job.debounce
+        if not row.is_open or window is None:
+            return Refusal(row.status)
+        run_at = debounced_until(window, row.created, row.run_at, now)
+        columns = {name: getattr(new, name) for name in _ENQUEUED}
+        columns |= {"expires_at": None if new.expires_at is None else micros(new.expires_at)}
+        columns |= {"tags": encode(list(new.tags), "tags") if new.tags else None}
+        columns["updated"] = now
+        if run_at != row.run_at:
+            columns |= {"run_at": run_at, "ready": row.status is Status.PENDING and run_at <= now}
+        entry = self._entry(row, now, "debounced", row.status)
+        return Patch(status=row.status, columns=columns, entry=entry)
+
+
+# What a newer enqueue replaces, beside the times and the tags.
+_ENQUEUED = ("payload", "priority", "template_version", "max_retries", "timeout", "trace")
 
 
 class Update(Order, frozen=True, kw_only=True):
@@ -654,9 +691,7 @@ def move(row: Row, order: Order, now: int, holder: str | None = None) -> Patch |
     return order.patch(row, now, holder)
 
 
-def move_all(
-    rows: Iterable[Row], order: Order, now: int, holders: Mapping[LiveKey, str] | None = None
-) -> list[Decision]:
+def move_all(rows: Iterable[Row], order: Order, now: int, holders: Mapping[Held, str] | None = None) -> list[Decision]:
     """The same for a batch. `holders`: the live jobs that have the rows' keys. Of two rows with the same key the first
     gets it."""
     taken = dict(holders or {})

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from rowlock.core import codec
+from rowlock.core.debounce import Window, check_alone, check_debounce, check_window
 from rowlock.core.expected import explain
 from rowlock.core.job import (
     DEFAULT_MAX_RETRIES,
@@ -66,7 +67,8 @@ RetryData = list[float] | dict[str, Any]
 
 
 class Template(Struct, frozen=True, kw_only=True):
-    """The definition of a topic. `key`: the fields of a job that make its key. `retention`: seconds that finished jobs
+    """The definition of a topic. `key`: the fields of a job that make its key. `throttle`: seconds in which one job per
+    key is made. `retention`: seconds that finished jobs
     stay. `result`: the JSON Schema of the result, for readers and generated types. `external`: only workers that speak
     the worker protocol run its jobs."""
 
@@ -85,6 +87,8 @@ class Template(Struct, frozen=True, kw_only=True):
     key: tuple[str, ...] | None = None
     if_live: IfLive | None = None
     once: bool = False
+    debounce: Window | None = None
+    throttle: float | None = None
     schedulable: bool = True
     retention: float | None = None
     limits: tuple[dict[str, Any], ...] = ()
@@ -101,7 +105,11 @@ class Template(Struct, frozen=True, kw_only=True):
     @property
     def needs_python(self) -> bool:
         """True if only a client with rowlock's library can enqueue it: SQL alone can't make its key, or keep a line."""
-        return self.key is not None or self.once or self.if_live in ("queue", "replace")
+        return self.key is not None or self.once or self.if_live in ("queue", "replace") or self.has_window
+
+    @property
+    def has_window(self) -> bool:
+        return self.debounce is not None or self.throttle is not None
 
 
 class Stored(Struct, frozen=True, kw_only=True):
@@ -178,6 +186,9 @@ def check_template(template: Template) -> Template:
         )
     if template.once and template.if_live in ("queue", "replace"):
         raise InvalidInput("once", "with_if_live", f"allows one job per key, so nothing can {template.if_live}")
+    window = None if template.debounce is None else check_debounce(template.debounce)
+    throttle = None if template.throttle is None else check_window(template.throttle, "throttle")
+    check_alone(window, throttle, if_live=template.if_live, once=template.once, topic=template.topic)
     if template.limits:
         raise InvalidInput("limits", "not_supported", "must be empty: this release keeps no limits")
     return msgspec.structs.replace(
@@ -190,6 +201,8 @@ def check_template(template: Template) -> Template:
         timeout=float(template.timeout),
         priority=check_priority(template.priority),
         key=None if template.key is None else tuple(check_key_field(name, template.schema) for name in template.key),
+        debounce=window,
+        throttle=throttle,
     )
 
 
@@ -350,6 +363,8 @@ class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key: tuple[str, ...] | UnsetType | None = UNSET
     if_live: IfLive | UnsetType | None = UNSET
     once: bool | UnsetType = UNSET
+    debounce: Window | UnsetType | None = UNSET
+    throttle: float | UnsetType | None = UNSET
     schedulable: bool | UnsetType = UNSET
     retention: float | UnsetType | None = UNSET
     limits: tuple[dict[str, Any], ...] | UnsetType = UNSET
@@ -417,6 +432,8 @@ def _translated(data: Mapping[str, Any]) -> dict[str, Any]:
                     put("max_retries", attempts - 1, name)
                 if policy.get("backoffSeconds") not in (None, []):
                     put("retry", policy["backoffSeconds"], name)
+            case "debounce" if isinstance(value, dict):
+                put("debounce", {"at_most" if key == "atMost" else key: one for key, one in value.items()}, name)
             case "steps" if isinstance(value, list):
                 put("steps", [_step(step) for step in value], name)
             case _:

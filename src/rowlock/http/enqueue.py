@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from rowlock.core.conditions import holds
+from rowlock.core.debounce import Debounce, Window, check_debounce, debounce_line
 from rowlock.core.ids import check_id
 from rowlock.core.job import (
     DEFAULT_MAX_RETRIES,
@@ -29,6 +30,7 @@ from rowlock.http.redacting import check_unmarked
 from rowlock.http.routes import ENQUEUE, SEE_JOBS, Routes
 from rowlock.http.shapes import (
     Asked,
+    DebounceAsked,
     JobId,
     Priority,
     Retries,
@@ -39,6 +41,7 @@ from rowlock.http.shapes import (
     Time,
     Timeout,
     Topic,
+    WindowSeconds,
     copied,
     schema,
 )
@@ -65,10 +68,15 @@ class EnqueueBody(Asked, frozen=True, kw_only=True):
     tags: Tags | None = None
     version: TemplateVersion | None = None
     if_live: IfLive | None = None
+    debounce: DebounceAsked | None = None
+    throttle: WindowSeconds | None = None
 
     def options(self) -> dict[str, Any]:
         """Return what was given beside topic and payload."""
-        return {name: value for name in _OPTIONS if (value := getattr(self, name)) is not None}
+        given = {name: value for name in _OPTIONS if (value := getattr(self, name)) is not None}
+        if self.debounce is not None:
+            given["debounce"] = Debounce(self.debounce.seconds, self.debounce.at_most)
+        return given
 
 
 E = TypeVar("E", bound=EnqueueBody)
@@ -93,7 +101,8 @@ class CloneBody(Asked, frozen=True, kw_only=True):
 
 
 class EnqueuedBody(Struct, kw_only=True):
-    """The new job; or, if `existing`, the job that already had the same key or id."""
+    """The new job; or, if `existing`, the job that already had the same key or id. With debounce, that job carries the
+    payload now. With throttle, it is the last one that was made with the key."""
 
     id: str
     topic: str
@@ -135,7 +144,7 @@ async def enqueue(call: Call, asked: EnqueueBody) -> EnqueuedBody:
     options = asked.options()
     await call.api.jobs.definitions.refresh()
     check_new(call, asked)
-    if asked.id is not None:
+    if asked.id is not None or _window_of(call, asked) is not None:
         await refuse_hidden(call, [asked])
     try:
         told = await call.api.jobs.enqueue(asked.topic, asked.payload, **options)
@@ -224,10 +233,10 @@ def new_columns(call: Call, asked: EnqueueBody) -> dict[str, Any]:
     now = datetime.now(UTC)
     definitions = call.api.jobs.definitions
     given = {**definitions.defaults(asked.topic, asked.version), **asked.options()}
-    key, template = asked.key, definitions.template(asked.topic, asked.version)
-    if key is None and template is not None and template.key is not None:
-        key = key_of(template.key, asked.payload)
-    run_at = asked.run_at or now + timedelta(seconds=min(max(asked.delay or 0.0, 0.0), 1e9))
+    key = _key_of(call, asked)
+    window = _window_of(call, asked)
+    delay = asked.delay or 0.0 if window is None else window.seconds
+    run_at = asked.run_at or now + timedelta(seconds=min(max(delay, 0.0), 1e9))
     return {
         "id": asked.id, "topic": asked.topic, "status": "pending", "key": key, "scope": asked.scope,
         "scope_id": asked.scope_id, "retries": 0, "crashes": 0, "version": 0, "progress": 0.0,
@@ -239,6 +248,29 @@ def new_columns(call: Call, asked: EnqueueBody) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _key_of(call: Call, asked: EnqueueBody) -> str | None:
+    template = call.api.jobs.definitions.template(asked.topic, asked.version)
+    if asked.key is None and template is not None and template.key is not None:
+        return key_of(template.key, asked.payload)
+    return asked.key
+
+
+def _window_of(call: Call, asked: EnqueueBody) -> Window | None:
+    """Return the debounce of the job: its own, or that of its template."""
+    if asked.debounce is not None:
+        return check_debounce(Debounce(asked.debounce.seconds, asked.debounce.at_most))
+    template = call.api.jobs.definitions.template(asked.topic, asked.version)
+    return None if template is None else template.debounce
+
+
+def _line_of(call: Call, asked: EnqueueBody) -> str | None:
+    """Return the line of a job with debounce."""
+    key = _key_of(call, asked)
+    if key is None or _window_of(call, asked) is None:
+        return None
+    return debounce_line(asked.topic, asked.scope, asked.scope_id, key)
+
+
 def _aware(time: datetime, field: str) -> datetime:
     if time.tzinfo is None:
         raise InvalidInput(field, "naive_time", "has no time zone: write Z for UTC")
@@ -246,16 +278,18 @@ def _aware(time: datetime, field: str) -> datetime:
 
 
 async def refuse_hidden(call: Call, asked: Sequence[EnqueueBody]) -> None:
-    """Refuse if a job that the caller may not see has one of these keys or ids. Before anything is added, because a
-    batch is added as a whole or not at all; and before contents are compared, because the difference would show
-    them."""
+    """Refuse if a job that the caller may not see has one of these keys or ids, or would be replaced. Before anything
+    is added, because a batch is added as a whole or not at all; and before contents are compared, because the
+    difference would show them."""
     condition = call.reach("read")
     if condition is True:
         return
     store = await call.store()
     keys = {LiveKey(one.topic, one.scope, one.scope_id, one.key) for one in asked if one.key is not None}
     ids = [check_id(one.id) for one in asked if one.id is not None]
-    there = await store.read(ids + await store.holders(list(keys)), Job)
+    lines = [line for one in asked if (line := _line_of(call, one)) is not None]
+    replaced = await store.debounced(lines) if lines else []
+    there = await store.read(ids + replaced + await store.holders(list(keys)), Job)
     hidden = {job_id for job_id, job in there.items() if not holds(condition, columns(job))}
     if hidden:
         raise _taken("key" if hidden.isdisjoint(ids) else "id")

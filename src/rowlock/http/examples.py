@@ -77,7 +77,8 @@ _DEFINITION = {
     "steps": [{"name": "send", "title": "Send it", "timeout": 60.0, "weight": 1.0, "cancelable": True}],
     "max_retries": 3, "retry": [30.0, 120.0], "timeout": 600.0, "priority": 100,
     "cancel": {"supported": True, "grace": 30.0, "mode": "cooperative"}, "key": ["to"], "if_live": "queue",
-    "once": False, "schedulable": True, "retention": None, "limits": [], "external": False,
+    "once": False, "debounce": None, "throttle": None, "schedulable": True, "retention": None, "limits": [],
+    "external": False,
 }  # fmt: skip
 _TEMPLATE = {
     **_DEFINITION, "topic": "send_mail", "version": 1, "source": "api", "ready": 214, "ready_capped": False,

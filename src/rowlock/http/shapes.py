@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from rowlock.access.identity import SCOPES
+from rowlock.core.debounce import MAX_WINDOW
 from rowlock.core.fingerprint import DIGITS
 from rowlock.core.job import MAX_DELAY, MAX_TAGS, MAX_TEXT, MAX_TOPIC, NAMED_PRIORITIES, PRIORITY_LIMIT, Job
 from rowlock.core.steps import MAX_STEPS, StepState
@@ -41,6 +42,7 @@ Tags = Annotated[tuple[Tag, ...], schema(maxItems=MAX_TAGS)]
 Reason = Annotated[str, schema(minLength=1, maxLength=2000)]
 Seconds = Annotated[float, schema(minimum=0, maximum=MAX_DELAY)]
 Timeout = Annotated[float, schema(exclusiveMinimum=0, maximum=MAX_DELAY)]
+WindowSeconds = Annotated[float, schema(exclusiveMinimum=0, maximum=MAX_WINDOW)]
 Retries = Annotated[int, schema(minimum=0, maximum=1_000_000)]
 TemplateVersion = Annotated[int, schema(minimum=0, maximum=1_000_000)]
 Priority = (
@@ -55,6 +57,14 @@ Scope = Annotated[str, schema(enum=list(SCOPES))]
 
 class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A body or query. Unknown names are refused."""
+
+
+class DebounceAsked(Asked, frozen=True, kw_only=True):
+    """The job runs `seconds` after the last enqueue with its key, but not later than `at_most` seconds after the first
+    one."""
+
+    seconds: WindowSeconds
+    at_most: WindowSeconds | None = None
 
 
 class PageQuery(Asked, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from rowlock.client.why import is_live
 from rowlock.core.codec import check_text
+from rowlock.core.debounce import Window
 from rowlock.core.job import Lane, check_topic
 from rowlock.core.steps import MAX_STEPS
 from rowlock.core.templates import (
@@ -26,6 +27,7 @@ from rowlock.http.problems import Problem
 from rowlock.http.routes import Routes, scope
 from rowlock.http.shapes import (
     Asked,
+    DebounceAsked,
     Priority,
     Reason,
     Retries,
@@ -33,6 +35,7 @@ from rowlock.http.shapes import (
     TemplateVersion,
     Timeout,
     Topic,
+    WindowSeconds,
     copied,
     schema,
 )
@@ -80,6 +83,8 @@ class TemplatePatch(Asked, frozen=True, kw_only=True):
     key: tuple[str, ...] | UnsetType | None = UNSET
     if_live: IfLive | UnsetType | None = UNSET
     once: bool | UnsetType = UNSET
+    debounce: DebounceAsked | UnsetType | None = UNSET
+    throttle: WindowSeconds | UnsetType | None = UNSET
     schedulable: bool | UnsetType = UNSET
     retention: Seconds | UnsetType | None = UNSET
     limits: tuple[dict[str, Any], ...] | UnsetType = UNSET
@@ -132,6 +137,8 @@ class TemplateBody(Struct, kw_only=True):
     key: tuple[str, ...] | None
     if_live: IfLive | None
     once: bool
+    debounce: Window | None
+    throttle: float | None
     schedulable: bool
     retention: float | None
     limits: tuple[dict[str, Any], ...]

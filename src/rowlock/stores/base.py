@@ -64,9 +64,16 @@ MEMORY = "@memory"  # ends the identity of a database in memory, which no other 
 # sweep_records, sweep_rollups: remove what has expired. prune_bulks: remove previews that no operator has started, and
 #   bulk actions that ended long ago.
 # prune_fires: remove what is known of old times of schedules that made no job.
-# prune_flows: remove flows that have no job any more.
+# prune_flows: remove flows that have no job any more. prune_throttles: forget keys whose throttle is over.
 Chore = Literal[
-    "fold_counts", "group_failures", "sweep_records", "sweep_rollups", "prune_bulks", "prune_fires", "prune_flows"
+    "fold_counts",
+    "group_failures",
+    "sweep_records",
+    "sweep_rollups",
+    "prune_bulks",
+    "prune_fires",
+    "prune_flows",
+    "prune_throttles",
 ]
 CHORES: dict[Chore, int] = {  # what one call should do at most
     "fold_counts": 10_000,
@@ -76,6 +83,7 @@ CHORES: dict[Chore, int] = {  # what one call should do at most
     "prune_bulks": 10_000,
     "prune_fires": 10_000,
     "prune_flows": 1000,
+    "prune_throttles": 10_000,
 }
 
 
@@ -109,7 +117,8 @@ class Traits(Struct, frozen=True):
 
 
 class Enqueued(Struct, Generic[R_co], frozen=True):
-    """`id` is the caller's, or the id of the job that was there before (same id, or same live key).
+    """`id` is the caller's, or the id of the job that was there before (`existing`): it has the same id or live key; or
+    by debounce it carries the payload now; or by throttle it was the last one.
 
     `Enqueued[R]`: R is what the job's handler returns. Only type checkers see it; `jobs.result` gives it.
     """
@@ -366,7 +375,10 @@ class Store(Protocol):
     async def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Enqueued]:
         """All jobs in one transaction. A live job with the same (topic, scope, scope_id, key), or any job with the same
         id, answers instead of a new one; also one earlier in the same batch. `repeat`: the ids may have been inserted
-        by an earlier try whose outcome is unknown, or are the caller's own: look in the archive as well."""
+        by an earlier try whose outcome is unknown, or are the caller's own: look in the archive as well.
+
+        With debounce, the job of the line that no worker has claimed takes the payload and answers. With throttle, the
+        last job that was made with the key answers, while the window lasts."""
         ...
 
     # ── Workers ──
@@ -484,6 +496,10 @@ class Store(Protocol):
 
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
         """Return the ids of the live jobs that have these keys, in no order."""
+        ...
+
+    async def debounced(self, lines: Sequence[str]) -> list[str]:
+        """Return the jobs of these lines whose payload a newer enqueue with debounce replaces."""
         ...
 
     async def count_ready(self, lanes: Sequence[Lane], limit: int = MOST_COUNTED) -> list[int]:

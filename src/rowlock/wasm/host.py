@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from rowlock.core.debounce import Window
 from rowlock.core.templates import IfLive
 from rowlock.errors import Final, InvalidInput, RowlockError, Snooze, StoreError
 from rowlock.wasm.guest import MAX_OUTPUT, Guest, HostFunction, ModuleFailed, host_function
@@ -66,6 +67,8 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
     tags: list[str] | UnsetType = UNSET
     version: int | UnsetType = UNSET
     if_live: IfLive | UnsetType = UNSET
+    debounce: Window | UnsetType = UNSET
+    throttle: float | UnsetType = UNSET
 
 
 _decode = msgspec.json.Decoder(Asked).decode

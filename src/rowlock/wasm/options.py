@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Literal, TypedDict
 
 from rowlock.core.cron import When
+from rowlock.core.debounce import Debounce
 from rowlock.core.retry import RetryPolicy
 from rowlock.core.templates import Cancel, IfLive
 from rowlock.tasks import Recurring
@@ -33,6 +34,8 @@ class WasmOptions(TypedDict, total=False):
     key: Sequence[str] | None
     if_live: IfLive | None
     once: bool
+    debounce: Debounce | None
+    throttle: float | timedelta | None
     schedulable: bool
     retention: float | timedelta | None
     title: str | None

@@ -270,6 +270,15 @@ export interface CompleteBody {
 }
 
 /**
+ * The job runs `seconds` after the last enqueue with its key, but not later than `at_most` seconds after the first
+ * one.
+ */
+export interface DebounceAsked {
+  at_most?: number | null;
+  seconds: number;
+}
+
+/**
  * The job `child` waits for the job `parent`. `ended`: how the parent has ended; null: it has not. `call`: the
  * child has started the parent, by its n-th ctx.gather.
  */
@@ -311,6 +320,7 @@ export interface EndedBody {
 }
 
 export interface EnqueueBody {
+  debounce?: DebounceAsked | null;
   delay?: number | null;
   expires_at?: Time | null;
   id?: string | null;
@@ -323,12 +333,16 @@ export interface EnqueueBody {
   scope?: string | null;
   scope_id?: string | null;
   tags?: string[] | null;
+  throttle?: number | null;
   timeout?: number | null;
   topic: string;
   version?: number | null;
 }
 
-/** The new job; or, if `existing`, the job that already had the same key or id. */
+/**
+ * The new job; or, if `existing`, the job that already had the same key or id. With debounce, that job carries the
+ * payload now. With throttle, it is the last one that was made with the key.
+ */
 export interface EnqueuedBody {
   created: Time;
   /** Default: false */
@@ -510,6 +524,7 @@ export interface FlowCreated {
  */
 export interface FlowJob {
   after?: string[];
+  debounce?: DebounceAsked | null;
   delay?: number | null;
   expires_at?: Time | null;
   id?: string | null;
@@ -525,6 +540,7 @@ export interface FlowJob {
   scope?: string | null;
   scope_id?: string | null;
   tags?: string[] | null;
+  throttle?: number | null;
   timeout?: number | null;
   topic: string;
   version?: number | null;
@@ -861,7 +877,7 @@ export interface PreviewBody {
 
 /** An error. `code` is stable, for programs; `field` names the part of the request that is wrong. */
 export interface ProblemBody {
-  code: "admin_is_unbounded" | "backwards" | "bad_arguments" | "bad_characters" | "bad_claim" | "bad_cursor" | "bad_data" | "bad_field" | "bad_fields" | "bad_fingerprint" | "bad_id" | "bad_json" | "bad_lane" | "bad_length" | "bad_link" | "bad_name" | "bad_path" | "bad_pattern" | "bad_payload" | "bad_result" | "bad_rule" | "bad_schema" | "bad_time" | "bad_url" | "bad_value" | "before_start" | "blank_key" | "both_given" | "busy" | "callback_answered" | "callback_cancelled" | "callback_ended" | "callback_late" | "cancel_unsupported" | "cross_origin" | "csrf" | "cycle" | "duplicate_key" | "empty" | "encoded" | "everything" | "flow_key_taken" | "flow_not_found" | "given_twice" | "has_key" | "header_twice" | "headers_too_large" | "http_disabled" | "id_taken" | "in_flow" | "in_the_future" | "insecure" | "integer_range" | "internal" | "is_an_id" | "key_not_text" | "key_taken" | "lone_surrogate" | "lost" | "missing" | "naive_time" | "needs_after" | "needs_cancel" | "needs_key" | "never" | "no_callback" | "no_such_path" | "not_a_bool" | "not_a_filter" | "not_a_job" | "not_a_list" | "not_a_number" | "not_a_pair" | "not_a_policy" | "not_a_time" | "not_allowed" | "not_an_email" | "not_an_integer" | "not_an_object" | "not_authenticated" | "not_cancelled" | "not_finite" | "not_found" | "not_json" | "not_migrated" | "not_schedulable" | "not_supported" | "not_text" | "not_utf8" | "not_wanted" | "nothing_asked" | "nothing_given" | "nul" | "once_taken" | "out_of_range" | "outcome_unknown" | "past" | "query_too_long" | "read_only" | "redacted" | "schedule_changed" | "schedule_exists" | "schedule_not_found" | "signal_known" | "signals_full" | "steps_too_large" | "store_busy" | "store_full" | "store_unavailable" | "streams_taken" | "taken" | "template_disabled" | "template_exists" | "template_frozen" | "template_not_found" | "template_unreadable" | "time_range" | "too_broad" | "too_common" | "too_deep" | "too_large" | "too_long" | "too_many" | "too_many_calls" | "too_many_logins" | "too_many_parameters" | "too_many_steps" | "too_many_streams" | "too_many_tokens" | "too_many_waiting" | "too_slow" | "twice" | "unknown_action" | "unknown_blank" | "unknown_field" | "unknown_name" | "unknown_node" | "unknown_option" | "unknown_outcome" | "unknown_parent" | "unknown_scope" | "unknown_setting" | "unknown_status" | "unknown_step" | "unknown_version" | "unknown_zone" | "unreadable" | "version_passed" | "with_if_live" | "wrong_audience" | "wrong_content_type" | "wrong_host" | "wrong_login" | "wrong_method" | "wrong_state";
+  code: "admin_is_unbounded" | "backwards" | "bad_arguments" | "bad_characters" | "bad_claim" | "bad_cursor" | "bad_data" | "bad_field" | "bad_fields" | "bad_fingerprint" | "bad_id" | "bad_json" | "bad_lane" | "bad_length" | "bad_link" | "bad_name" | "bad_path" | "bad_pattern" | "bad_payload" | "bad_result" | "bad_rule" | "bad_schema" | "bad_time" | "bad_url" | "bad_value" | "before_start" | "blank_key" | "both_given" | "busy" | "callback_answered" | "callback_cancelled" | "callback_ended" | "callback_late" | "cancel_unsupported" | "cross_origin" | "csrf" | "cycle" | "duplicate_key" | "empty" | "encoded" | "everything" | "flow_key_taken" | "flow_not_found" | "given_twice" | "has_key" | "header_twice" | "headers_too_large" | "http_disabled" | "id_taken" | "in_flow" | "in_the_future" | "insecure" | "integer_range" | "internal" | "is_an_id" | "key_not_text" | "key_taken" | "lone_surrogate" | "lost" | "missing" | "naive_time" | "needs_after" | "needs_cancel" | "needs_key" | "never" | "no_callback" | "no_such_path" | "not_a_bool" | "not_a_filter" | "not_a_job" | "not_a_list" | "not_a_number" | "not_a_pair" | "not_a_policy" | "not_a_time" | "not_allowed" | "not_an_email" | "not_an_integer" | "not_an_object" | "not_authenticated" | "not_cancelled" | "not_finite" | "not_found" | "not_json" | "not_migrated" | "not_schedulable" | "not_supported" | "not_text" | "not_utf8" | "not_wanted" | "nothing_asked" | "nothing_given" | "nul" | "once_taken" | "out_of_range" | "outcome_unknown" | "past" | "query_too_long" | "read_only" | "redacted" | "schedule_changed" | "schedule_exists" | "schedule_not_found" | "signal_known" | "signals_full" | "steps_too_large" | "store_busy" | "store_full" | "store_unavailable" | "streams_taken" | "taken" | "template_disabled" | "template_exists" | "template_frozen" | "template_not_found" | "template_unreadable" | "time_range" | "too_broad" | "too_common" | "too_deep" | "too_large" | "too_long" | "too_many" | "too_many_calls" | "too_many_logins" | "too_many_parameters" | "too_many_steps" | "too_many_streams" | "too_many_tokens" | "too_many_waiting" | "too_slow" | "twice" | "unknown_action" | "unknown_blank" | "unknown_field" | "unknown_name" | "unknown_node" | "unknown_option" | "unknown_outcome" | "unknown_parent" | "unknown_scope" | "unknown_setting" | "unknown_status" | "unknown_step" | "unknown_version" | "unknown_zone" | "unreadable" | "version_passed" | "with_debounce" | "with_if_live" | "with_once" | "wrong_audience" | "wrong_content_type" | "wrong_host" | "wrong_login" | "wrong_method" | "wrong_state";
   detail: string;
   field?: string;
   request_id: string;
@@ -1280,6 +1296,7 @@ export interface SwitchBody {
  */
 export interface TemplateBody {
   cancel: Cancel;
+  debounce: Window | null;
   description: string | null;
   enabled: boolean;
   external: boolean;
@@ -1298,6 +1315,7 @@ export interface TemplateBody {
   schema: Record<string, unknown> | null;
   source: "api" | "code";
   steps: TemplatesStepBody[];
+  throttle: number | null;
   timeout: number;
   title: string | null;
   topic: string;
@@ -1311,6 +1329,7 @@ export interface TemplateBody {
  */
 export interface TemplateCreateBody {
   cancel?: CancelAsked;
+  debounce?: DebounceAsked | null;
   description?: string | null;
   enabled?: boolean;
   external?: boolean;
@@ -1327,6 +1346,7 @@ export interface TemplateCreateBody {
   schedulable?: boolean;
   schema?: Record<string, unknown> | null;
   steps?: StepAsked[];
+  throttle?: number | null;
   timeout?: number;
   title?: string | null;
   topic: string;
@@ -1340,6 +1360,7 @@ export interface TemplateCreateBody {
  */
 export interface TemplatePatch {
   cancel?: CancelAsked;
+  debounce?: DebounceAsked | null;
   description?: string | null;
   enabled?: boolean;
   external?: boolean;
@@ -1356,6 +1377,7 @@ export interface TemplatePatch {
   schedulable?: boolean;
   schema?: Record<string, unknown> | null;
   steps?: StepAsked[];
+  throttle?: number | null;
   timeout?: number;
   title?: string | null;
 }
@@ -1545,6 +1567,12 @@ export interface WhyBody {
   answer: string;
   code: string;
   details: string[];
+}
+
+/** A checked Debounce, as a template stores it. */
+export interface Window {
+  at_most?: number | null;
+  seconds: number;
 }
 
 /**

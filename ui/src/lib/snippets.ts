@@ -11,7 +11,7 @@ function options(job: Wanted): Record<string, Json> {
   return {
     ...(job.priority !== undefined && job.priority !== 100 ? { priority: job.priority } : {}),
     ...(job.key ? { key: job.key } : {}),
-    ...(job.if_live ? { if_live: job.if_live } : {}),
+    ...(job.if_live && job.if_live !== "debounce" ? { if_live: job.if_live } : {}),
     ...(job.of_version !== undefined ? { version: job.of_version } : {}),
     ...(job.max_retries !== undefined && job.max_retries !== 3 ? { max_retries: job.max_retries } : {}),
   };

@@ -48,9 +48,14 @@ export const IF_LIVE: Record<string, string> = {
   reject: "no new job: the answer is the live job with the same key",
   queue: "the new job stands in line behind the others with the same key",
   replace: "the new job replaces the others with the same key",
+  debounce: "a newer enqueue replaces the job with the same key that has not started",
 };
 
-const policyWords = ({ if_live: policy, key }: Template): string => (policy ? `${policy}: ${IF_LIVE[policy]}` : key === null ? "reject, for a job with a key" : `reject: ${IF_LIVE["reject"]}`);
+const debounceWords = ({ seconds, at_most: most }: NonNullable<Template["debounce"]>): string =>
+  `debounce: ${IF_LIVE["debounce"]}; it runs ${span(seconds)} later${typeof most === "number" ? `, at most ${span(most)} after the first` : ""}`;
+
+const policyWords = ({ if_live: policy, key, debounce }: Template): string =>
+  debounce ? debounceWords(debounce) : policy ? `${policy}: ${IF_LIVE[policy]}` : key === null ? "reject, for a job with a key" : `reject: ${IF_LIVE["reject"]}`;
 
 /** All fields of a template that are not a schema or steps, in words. */
 export function facts(template: Template): [name: string, said: string][] {
@@ -61,6 +66,7 @@ export function facts(template: Template): [name: string, said: string][] {
     ["Cancel", cancelWords(template)],
     ["Key", keyWords(template)],
     ["If live", policyWords(template)],
+    ...(template.throttle === null ? [] : [["Throttle", `one job per key in ${span(template.throttle)}`] as [string, string]]),
     ["Once", template.once ? "one job per key, ever" : "no"],
     ["Schedules", template.schedulable ? "allowed" : "refused"],
     ["Retention", template.retention === null ? "as for all topics" : `finished jobs stay for ${span(template.retention)}`],

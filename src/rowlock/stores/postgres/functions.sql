@@ -278,9 +278,10 @@ BEGIN
                 'topic', 'template_disabled', format('%s is disabled: an operator must enable it first', topic));
         END IF;
     ELSIF json_typeof(definition->'key') = 'array' OR (definition->>'once')::bool
-          OR definition->>'if_live' IN ('queue', 'replace') THEN
+          OR definition->>'if_live' IN ('queue', 'replace') OR json_typeof(definition->'debounce') = 'object'
+          OR json_typeof(definition->'throttle') = 'number' THEN
         PERFORM {schema}._jobs_refuse(
-            'topic', 'needs_library', format('%s has a key of its own, a line or jobs that run once', topic),
+            'topic', 'needs_library', format('%s has a key of its own, a line, a window or jobs that run once', topic),
             'Enqueue it with rowlock''s library, its command line or over HTTP.');
     END IF;
 END $$;

@@ -11,11 +11,13 @@ from datetime import datetime, timedelta
 import msgspec
 from msgspec import Struct
 
+from rowlock.core.debounce import Slot
 from rowlock.core.job import NewJob, Status
 from rowlock.core.times import micros, moment
 from rowlock.errors import OnceTaken, StoreBusy
 from rowlock.stores.base import Enqueued
 from rowlock.stores.driver_neutral import Queries, Query
+from rowlock.stores.postgres import windows
 from rowlock.stores.postgres.statements import Statements, statements_on_conn
 
 ATTEMPTS = 8  # at a key that comes and goes
@@ -71,11 +73,70 @@ _holders = msgspec.json.Decoder(dict[str, str]).decode
 def insert(schema: str, jobs: Sequence[NewJob], *, repeat: bool) -> Queries[list[Enqueued]]:
     """Jobs in a line are blocked at first: `advance` (lines.py) unblocks the head."""
     texts = statements_on_conn(schema)
+    if any([job.debounce or job.throttle for job in jobs]):  # noqa: C419 - a generator takes twice as long
+        return (yield from _insert_in_windows(texts, jobs, repeat))
+    return (yield from _insert_lined(texts, jobs, repeat))
+
+
+def _insert_lined(texts: Statements, jobs: Sequence[NewJob], repeat: bool) -> Queries[list[Enqueued]]:
     answers = yield from _insert(texts, jobs, repeat)
     if lines := {job.line for job in jobs if job.line is not None and job.if_live is not None}:
         yield Query(texts.note_lines_on_conn, _text(sorted(lines)))
     yield from _count_once(texts, jobs, answers)
     return answers
+
+
+def _insert_in_windows(texts: Statements, jobs: Sequence[NewJob], repeat: bool) -> Queries[list[Enqueued]]:
+    """Every batch takes its locks in the same order: throttled keys, other keys, lines with debounce."""
+    throttled = yield from windows.lock_throttles(texts, jobs)
+    answers = yield from _standing(texts, jobs, throttled.held)
+    rest = [n for n, job in enumerate(jobs) if n not in throttled.passed and job.debounce is None]
+    new = yield from _insert_lined(texts, [jobs[n] for n in rest], repeat)
+    answers |= dict(zip(rest, new, strict=True))
+    yield from windows.write_throttles(texts, jobs, answers)
+    # One that came later in the batch than the job that was made.
+    answers |= {n: windows.existing(answers[first]) for n, first in throttled.behind.items()}
+    answers |= yield from _debounce(texts, jobs, repeat)
+    return [answers[n] for n in range(len(jobs))]
+
+
+def _standing(texts: Statements, jobs: Sequence[NewJob], held: dict[int, Slot]) -> Queries[dict[int, Enqueued]]:
+    """Return the jobs that answer for others."""
+    if not held:
+        return {}
+    asked = [_Asked(slot.job_id or "", n) for n, slot in held.items()]
+    found = yield from _existing_jobs(texts, asked)
+    return {n: found.get(n) or windows.gone(slot) for n, slot in held.items()}
+
+
+def _debounce(texts: Statements, jobs: Sequence[NewJob], repeat: bool) -> Queries[dict[int, Enqueued]]:
+    """Replace what waits in the lines, and insert jobs into those in which nothing waits."""
+    todo = [n for n, job in enumerate(jobs) if job.debounce is not None]
+    answers: dict[int, Enqueued] = {}
+    if repeat and todo:  # a job that is there is not replaced by itself
+        answers |= yield from _existing_jobs(texts, [_Asked(jobs[n].id, n) for n in todo])
+    for _ in range(ATTEMPTS):
+        groups = windows.by_line(jobs, [n for n in todo if n not in answers])
+        if not groups:
+            return answers
+        answers |= yield from windows.replace_waiting(texts, groups)
+        fresh = [group for group in groups if group.numbers[0] not in answers]
+        placed = [group.job for group in fresh]
+        numbers = list(range(len(placed)))
+        new: dict[int, Enqueued] = {}
+        for part, parameter in _batches(placed, numbers):
+            new |= yield from _insert_new(texts, placed, part, parameter, repeat)
+        if new:
+            yield Query(texts.note_lines_on_conn, _text(sorted(placed[n].line or "" for n in new)))
+        taken = [n for n in numbers if n not in new]
+        if taken:  # by the id; else another transaction has come first, and the next look finds its job
+            new |= yield from _existing_jobs(texts, [_Asked(placed[n].id, n) for n in taken])
+        for n, answer in new.items():
+            first, *rest = fresh[n].numbers
+            answers |= {first: answer} | {other: windows.existing(answer) for other in rest}
+    raise StoreBusy(
+        f"other enqueues with debounce came first {ATTEMPTS} times: roll back your transaction and try again"
+    )
 
 
 def _count_once(texts: Statements, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> Queries[None]:
@@ -136,8 +197,11 @@ def _insert_new(
 
 def _answering(texts: Statements, jobs: Sequence[NewJob], taken: list[int]) -> Queries[dict[int, Enqueued]]:
     """The jobs that were there before; those whose key has come free meanwhile are missing."""
-    asked = _text([_asked(n, jobs[n]) for n in taken])
-    found = _existing((yield Query(texts.existing_on_conn, asked)))
+    return (yield from _existing_jobs(texts, [_asked(n, jobs[n]) for n in taken]))
+
+
+def _existing_jobs(texts: Statements, asked: Sequence[_Asked]) -> Queries[dict[int, Enqueued]]:
+    found = _existing((yield Query(texts.existing_on_conn, _text(asked))))
     return {
         n: Enqueued(job_id, True, status, moment(run_at), moment(created))
         for n, job_id, status, run_at, created in found

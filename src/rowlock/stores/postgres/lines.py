@@ -54,6 +54,8 @@ async def _advance_heads(connection: Any, sql: Statements, lines: list[str]) -> 
             await moves.apply(connection, sql, order, now, plan.replaced)
         if plan.head is not None:
             heads.append(plan.head)
+        if head is None and roles["first"] and not roles["blocked"]:
+            again.append(line)  # its enqueuer's transaction holds it
         if plan.again:
             again.append(line)
             # A head that waited may have ended just now.

@@ -22,6 +22,7 @@ from rowlock.core.moves import (
     Delete,
     Due,
     Expire,
+    Held,
     Order,
     Patch,
     Requeue,
@@ -189,16 +190,19 @@ def _facts(
     return WaitFacts(unread, is_known, has_callback, callback, undoes, timeout)
 
 
-def _keys(rows: Sequence[Row]) -> list[LiveKey]:
+def _keys(rows: Sequence[Row]) -> list[Held]:
     return list({row.live_key for row in rows if row.has_live_key})
 
 
-async def holders(connection: Any, sql: Statements, keys: Sequence[LiveKey]) -> dict[LiveKey, str]:
-    """The live jobs that have these keys."""
-    if not keys:
-        return {}
-    found = await connection.fetch(sql.existing, [None] * len(keys), *map(list, zip(*keys, strict=True)))
-    return {keys[row["n"] - 1]: str(row["id"]) for row in found}
+async def holders(connection: Any, sql: Statements, keys: Sequence[Held]) -> dict[Held, str]:
+    """The live jobs that have these keys, or are the open ones of these lines."""
+    held: dict[Held, str] = {}
+    if plain := [key for key in keys if isinstance(key, LiveKey)]:
+        found = await connection.fetch(sql.existing, [None] * len(plain), *map(list, zip(*plain, strict=True)))
+        held |= {plain[row["n"] - 1]: str(row["id"]) for row in found}
+    if lines_of := [key for key in keys if isinstance(key, str)]:
+        held |= {line: str(job_id) for line, job_id in await connection.fetch(sql.debounced, lines_of)}
+    return held
 
 
 async def _write(

@@ -261,7 +261,7 @@ class PostgresStore:
         self._owes_ring = True
         if repeat:
             await self._ghosts.outlast(jobs, self.now)
-        if keyed and any(job.line is not None or job.once is not None for job in jobs):
+        if keyed and any(job.line is not None or job.once is not None or job.throttle is not None for job in jobs):
             return await self._insert_lined(jobs, repeat)
         if len(jobs) == 1 and not repeat:
             return await self._insert_keyed(jobs)
@@ -284,8 +284,8 @@ class PostgresStore:
             raise
 
     async def _insert_lined(self, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
-        """Jobs of which some stand in a line, or count once. A repeat is recognised by the ids. No statement carries a
-        time: one that comes too late is in a transaction that nobody commits."""
+        """Jobs of which some stand in a line, count once or are throttled. A repeat is recognised by the ids. No
+        statement carries a time: one that comes too late is in a transaction that nobody commits."""
 
         async def run(connection: Any) -> list[Enqueued]:
             async def ask(query: Query) -> str:
@@ -680,6 +680,8 @@ class PostgresStore:
                     return len(await connection.fetch(self._sql.prune_fires, most, FIRES_KEPT))
                 case "sweep_rollups":
                     return rows.count(await rollups.sweep(connection, self._sql, most))
+                case "prune_throttles":
+                    return len(await connection.fetch(self._sql.prune_throttles, most))
                 case "prune_flows":
                     return int(await connection.fetchval(self._sql.prune_flows, most))
                 case "prune_bulks":
@@ -760,6 +762,9 @@ class PostgresStore:
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
         found = await self._with_connection(lambda connection: moves.holders(connection, self._sql, keys))
         return list(found.values())
+
+    async def debounced(self, lines: Sequence[str]) -> list[str]:
+        return [str(job_id) for _, job_id in await self._fetch(self._sql.debounced, list(lines))]
 
     async def count_ready(self, lanes: Sequence[Lane], limit: int = MOST_COUNTED) -> list[int]:
         topics, versions = [lane.topic for lane in lanes], [lane.template_version for lane in lanes]

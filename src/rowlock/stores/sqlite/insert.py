@@ -9,10 +9,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from rowlock.core.debounce import Slot, Throttle, held_by
 from rowlock.core.ids import STRAY, first_id_of
 from rowlock.core.job import NewJob, Status
+from rowlock.core.moves import Debounced
 from rowlock.errors import OnceTaken
 from rowlock.stores.base import Enqueued
+from rowlock.stores.sqlite import moves
 from rowlock.stores.sqlite.lines import advance_lines
 from rowlock.stores.sqlite.rollups import note_enqueued
 from rowlock.stores.sqlite.rows import STATUS, Times, json_text, micros, span, sql
@@ -28,7 +31,10 @@ def insert(conn: Connection, now: int, jobs: Sequence[NewJob], *, repeat: bool =
     factory, conn.row_factory = conn.row_factory, None  # a caller's connection may have one
     conn.execute("SAVEPOINT rowlock_insert")  # a caller may go on with its transaction after OnceTaken
     try:
-        answers = _place(conn, now, jobs, _insert_counted(conn, now, jobs, repeat))
+        if any(job.debounce or job.throttle for job in jobs):
+            answers = [_insert_in_window(conn, now, job, repeat) for job in jobs]
+        else:
+            answers = _place(conn, now, jobs, _insert_counted(conn, now, jobs, repeat))
     except BaseException:
         conn.execute("ROLLBACK TO rowlock_insert")
         raise
@@ -49,8 +55,57 @@ def _insert_counted(conn: Connection, now: int, jobs: Sequence[NewJob], repeat: 
 
 
 def _are_plain(jobs: Sequence[NewJob]) -> bool:
-    """True if no job stands in a line or counts once."""
-    return not any([job.line or job.once or job.flow_id for job in jobs])  # noqa: C419 - a generator takes twice as long
+    """True if no job stands in a line, counts once or is throttled."""
+
+    return not any([job.line or job.once or job.flow_id or job.throttle for job in jobs])  # noqa: C419
+
+
+def _insert_in_window(conn: Connection, now: int, job: NewJob, repeat: bool) -> Enqueued:
+    """Insert a job, unless its throttle has another one answer, or it replaces the payload of an older one."""
+    if job.debounce is not None and (replaced := _debounce(conn, now, job, repeat)) is not None:
+        return replaced
+    throttle = job.throttle
+    if throttle is not None and (slot := _slot(conn, throttle)) is not None:
+        holder = held_by(slot, throttle, job.id, now)
+        if holder is not None:
+            conn.execute(sql("throttle_keep"), {"line": throttle.line, "span": span(throttle.seconds)})
+            return _there(conn.cursor(), holder) or _gone(holder, slot.at)
+    [answer] = _place(conn, now, [job], _insert_counted(conn, now, [job], repeat))
+    if throttle is not None and answer.id == job.id:
+        at = micros(answer.created)
+        conn.execute(sql("throttle_put"), (throttle.line, job.id, at, at + span(throttle.seconds)))
+    return answer
+
+
+def _debounce(conn: Connection, now: int, job: NewJob, repeat: bool) -> Enqueued | None:
+    """Replace what waits in the line. None: nothing does, so the job is to be inserted."""
+    if repeat and (same := _there(conn.cursor(), job.id)) is not None:
+        return same
+    rows = moves.lock_open(conn, job.line or "")
+    if not rows:
+        return None
+    moves.apply(conn, now, Debounced(job=job), rows)
+    return _there(conn.cursor(), rows[0].id)
+
+
+def _slot(conn: Connection, throttle: Throttle) -> Slot | None:
+    found = conn.execute(sql("throttle"), (throttle.line,)).fetchone()
+    return None if found is None else Slot(*found)
+
+
+def _there(cursor: Cursor, job_id: str) -> Enqueued | None:
+    found = _first(cursor, "insert_same_id", job_id) or _first(cursor, "insert_archived", job_id)
+    if found is None:
+        return None
+    job_id, status, run_at, created = found
+    times = Times()
+    return Enqueued(job_id, True, STATUS[status], times[run_at], times[created])
+
+
+def _gone(job_id: str, at: int) -> Enqueued:
+    """Return the answer of a job that was pruned or deleted."""
+    made = Times()[at]
+    return Enqueued(job_id, True, Status.COMPLETED, made, made)
 
 
 def _place(conn: Connection, now: int, jobs: Sequence[NewJob], answers: list[Enqueued]) -> list[Enqueued]:

@@ -36,6 +36,10 @@ def prune(conn: Connection, now: int, retention: Retention, limit: int) -> int:
     return pruned
 
 
+def prune_throttles(conn: Connection, now: int, limit: int) -> int:
+    return conn.execute(sql("prune_throttles"), {"now": now, "limit": limit}).rowcount
+
+
 def _topics(conn: Connection, status: Status) -> Iterator[str]:
     """Yield the topics that have such jobs. It leaps along the index from topic to topic, whatever they keep."""
     statement = sql("prune_archive_topic" if status is Status.COMPLETED else "prune_topic")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from rowlock.core.codec import decode
 from rowlock.core.flows import ReleaseHold
-from rowlock.core.job import LiveKey, Status, own_line
+from rowlock.core.job import Status, own_line
 from rowlock.core.moves import (
     Cancel,
     CancelTimeout,
@@ -19,6 +19,7 @@ from rowlock.core.moves import (
     Delete,
     Due,
     Expire,
+    Held,
     Order,
     Patch,
     Requeue,
@@ -97,6 +98,12 @@ def lock_line(conn: Connection, line: str) -> list[Row]:
     return [Row(job_id, topic, STATUS[status], *rest) for job_id, topic, status, *rest in found]
 
 
+def lock_open(conn: Connection, line: str) -> list[Row]:
+    """Return the job of this line whose payload a newer enqueue replaces, if there is one."""
+    found = conn.execute(statement("debounce_lock"), {"line": line, "payload": False}).fetchall()
+    return [Row(job_id, topic, STATUS[status], *rest) for job_id, topic, status, *rest in found]
+
+
 def _read(conn: Connection, order: Order, name: str, **asked: Any) -> list[Row]:
     found = conn.execute(statement(name), asked | {"payload": order.reads_payload}).fetchall()
     return [Row(job_id, topic, STATUS[status], *rest) for job_id, topic, status, *rest in found]
@@ -172,10 +179,18 @@ def _facts_of(conn: Connection, order: WaitOrder, row: Row) -> WaitFacts:
     )
 
 
-def holders(conn: Connection, keys: Iterable[LiveKey]) -> dict[LiveKey, str]:
-    """The live jobs that have these keys."""
-    found = {key: conn.execute(sql("insert_same_key"), key).fetchone() for key in keys if key.key is not None}
-    return {key: holder[0] for key, holder in found.items() if holder is not None}
+def holders(conn: Connection, keys: Iterable[Held]) -> dict[Held, str]:
+    """The live jobs that have these keys, or are the open ones of these lines."""
+    found: dict[Held, str] = {}
+    for key in keys:
+        if isinstance(key, str):
+            for row in lock_open(conn, key):
+                found[key] = row.id
+        elif key is not None and key.key is not None:
+            holder = conn.execute(sql("insert_same_key"), key).fetchone()
+            if holder is not None:
+                found[key] = holder[0]
+    return found
 
 
 def write(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row, Patch]]) -> None:

@@ -344,6 +344,9 @@ class SqliteStore:
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
         return await self._read(lambda conn: list(moves.holders(conn, keys).values()))
 
+    async def debounced(self, lines: Sequence[str]) -> list[str]:
+        return await self._read(lambda conn: list(moves.holders(conn, lines).values()))
+
     async def count_ready(self, lanes: Sequence[Lane], limit: int = MOST_COUNTED) -> list[int]:
         return await self._read(lambda conn: queries.count_ready(conn, lanes, limit))
 
@@ -563,6 +566,7 @@ _CHORES: dict[Chore, Callable[[sqlite3.Connection, int, int], int]] = {
     "prune_bulks": bulks.prune,
     "prune_fires": schedules.prune,
     "prune_flows": flows.prune_flows,
+    "prune_throttles": maintenance.prune_throttles,
 }
 
 

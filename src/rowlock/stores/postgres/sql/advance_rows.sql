@@ -1,7 +1,8 @@
 -- What stands in these lines ($1), as far as `advance` needs it: the head; the first blocked job; and if a job replaces
 -- others ($2: at most so many of them), all up to the newest such job. That may be the head: a transaction that commits
 -- late brings jobs that are older. The head is locked only if it is to be replaced. It is not waited for: a handler's own
--- transaction may hold it for long.
+-- transaction may hold it for long. Nor is a job with debounce: its enqueuer's transaction may hold it. Then it is `first`, and
+-- not `blocked`.
 WITH line AS MATERIALIZED (
     SELECT l.line, r.line_seq AS newest FROM unnest($1::text[]) AS l (line) LEFT JOIN LATERAL (
         SELECT j.line_seq FROM {schema}._jobs j
@@ -34,12 +35,26 @@ blocked AS MATERIALIZED (
     SELECT h.* FROM bounds l CROSS JOIN LATERAL (
         SELECT {row} FROM {schema}._jobs j
         WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked'
-          AND j.line_seq <= coalesce(l.until, j.line_seq)
+          AND j.line_seq <= coalesce(l.until, j.line_seq) AND j.if_live <> 'debounce'
         ORDER BY j.line_seq
         LIMIT CASE WHEN l.until IS NULL THEN 1 ELSE $2::int END
         FOR NO KEY UPDATE
     ) h
+),
+first AS MATERIALIZED (
+    SELECT h.* FROM line l CROSS JOIN LATERAL (
+        SELECT {row} FROM {schema}._jobs j
+        WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked' AND j.if_live = 'debounce'
+        ORDER BY j.line_seq LIMIT 1
+    ) h
+),
+debounced AS MATERIALIZED (
+    SELECT h.* FROM first f CROSS JOIN LATERAL (
+        SELECT {row} FROM {schema}._jobs j WHERE j.id = f.id AND j.status = 'blocked' FOR NO KEY UPDATE SKIP LOCKED
+    ) h
 )
 SELECT {locked}, 'head' AS role, head.* FROM head UNION ALL
 SELECT {locked}, 'held', held.* FROM held UNION ALL
-SELECT {locked}, 'blocked', blocked.* FROM blocked
+SELECT {locked}, 'blocked', blocked.* FROM blocked UNION ALL
+SELECT {locked}, 'first', first.* FROM first UNION ALL
+SELECT {locked}, 'blocked', debounced.* FROM debounced

@@ -1,0 +1,1 @@
+SELECT job_id, at FROM _jobs_throttles WHERE line = ?
