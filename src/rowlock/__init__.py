@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Waits,
         decide,
     )
+    from rowlock.core.limits import Concurrency, Fair, Rate
     from rowlock.core.retry import FINAL, Delays, Exponential, Quadratic, RetryPolicy
     from rowlock.core.schedules import Fired, Schedule
     from rowlock.core.steps import StepState
@@ -82,6 +83,7 @@ __all__ = [
     "Cancelled",
     "ChildFailed",
     "Completed",
+    "Concurrency",
     "Context",
     "Cron",
     "Delays",
@@ -94,6 +96,7 @@ __all__ = [
     "Failed",
     "Failure",
     "Failures",
+    "Fair",
     "Filter",
     "Final",
     "Fired",
@@ -120,6 +123,7 @@ __all__ = [
     "Page",
     "Preview",
     "Quadratic",
+    "Rate",
     "Recurring",
     "Released",
     "RetryPolicy",
@@ -173,6 +177,7 @@ _HOMES = {
     "rowlock.core.lifecycle": (
         "Completed Failed GaveUp Outcome Released Settlement Snoozed TimedOut Transition Waits decide"
     ),
+    "rowlock.core.limits": "Concurrency Fair Rate",
     "rowlock.core.retry": "FINAL Delays Exponential Quadratic RetryPolicy",
     "rowlock.core.templates": "Cancel",
     "rowlock.errors": (

@@ -27,6 +27,7 @@ from rowlock.client.definitions import Definitions
 from rowlock.client.enqueue import Draftable, Inserts, build, checked, draft, draft_of, safe_insert
 from rowlock.client.failures import FailureGroups
 from rowlock.client.flows import EnqueuedFlow, Flow, FlowParts, Flows, chained
+from rowlock.client.limits import Limits, hindrances
 from rowlock.client.middleware import Around
 from rowlock.client.random_bytes import noise
 from rowlock.client.registry import Registry
@@ -168,6 +169,7 @@ class Jobs(Registry):
             self._announce,
         )
         self.flows = Flows(self._stores, self._actor, self._announce)
+        self.limits = Limits(self._stores, self._actor, self.definitions, self._announce)
         self.schedules = Schedules(
             self._stores,
             self._actor,
@@ -505,8 +507,11 @@ class Jobs(Registry):
         pauses = {pause.topic: pause for pause in await store.paused()}
         now, workers, lane = await store.now(), await store.workers(), lane_of(job)
         ready, place, wait, edges = 0, None, None, None
+        limited: Sequence[tuple[str, str]] = ()
         if job.status is Status.PENDING and not has_live_worker(lane, now, workers):
             [ready] = await store.count_ready([lane])
+        elif job.status is Status.PENDING:
+            limited = await hindrances(store, job)
         elif job.status is Status.BLOCKED:
             edges = (await store.read([job.id], StoredEdges)).get(job.id)
             place = None if edges is not None else (await store.read([job.id], InLine)).get(job.id)
@@ -524,6 +529,7 @@ class Jobs(Registry):
             wait=wait,
             edges=() if edges is None else edges.items,
             is_external=self._is_external(job),
+            limited=limited,
         )
 
     def _is_external(self, job: Job) -> bool:

@@ -151,6 +151,7 @@ class NewJob(Struct, frozen=True, gc=False):
     once: str | None = None  # only one job ever may have it: the same digest
     flow_id: str | None = None
     waits: bool = False  # for other jobs of its flow
+    share: str | None = None  # the values by which it is limited: see core.limits.share_of
 
     @property
     def is_blocked(self) -> bool:

@@ -27,6 +27,7 @@ from rowlock.core.job import (
     check_topic,
     check_whole,
 )
+from rowlock.core.limits import Limit, check_limits
 from rowlock.core.retry import DEFAULT_RETRY, Delays, Exponential, Quadratic, RetryPolicy
 from rowlock.core.steps import MAX_STEPS as MAX_STEPS
 from rowlock.core.waits import is_step_name
@@ -87,7 +88,7 @@ class Template(Struct, frozen=True, kw_only=True):
     once: bool = False
     schedulable: bool = True
     retention: float | None = None
-    limits: tuple[dict[str, Any], ...] = ()
+    limits: tuple[Limit, ...] = ()
     external: bool = False
 
     @property
@@ -178,8 +179,7 @@ def check_template(template: Template) -> Template:
         )
     if template.once and template.if_live in ("queue", "replace"):
         raise InvalidInput("once", "with_if_live", f"allows one job per key, so nothing can {template.if_live}")
-    if template.limits:
-        raise InvalidInput("limits", "not_supported", "must be empty: this release keeps no limits")
+    check_limits(template.limits, template.schema)
     return msgspec.structs.replace(
         template,
         version=version,
@@ -352,7 +352,7 @@ class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     once: bool | UnsetType = UNSET
     schedulable: bool | UnsetType = UNSET
     retention: float | UnsetType | None = UNSET
-    limits: tuple[dict[str, Any], ...] | UnsetType = UNSET
+    limits: tuple[Limit, ...] | UnsetType = UNSET
     external: bool | UnsetType = UNSET
 
 

@@ -270,6 +270,17 @@ export interface CompleteBody {
 }
 
 /**
+ * At most `max` jobs run at once, in all workers together. `by`: for each value of this field. `name`: all topics
+ * with a limit of this name share it.
+ */
+export interface Concurrency {
+  by?: string | null;
+  kind: "concurrency";
+  max: number;
+  name?: string | null;
+}
+
+/**
  * The job `child` waits for the job `parent`. `ended`: how the parent has ended; null: it has not. `call`: the
  * child has started the parent, by its n-th ctx.gather.
  */
@@ -446,6 +457,13 @@ export interface FailuresAnswer {
   items: FailureBody[];
   next: string | null;
   ungrouped: number;
+}
+
+/** The values of a field take turns. `weights`: how many jobs a value starts in its turn; 1 if it is not named. */
+export interface Fair {
+  by: string;
+  kind: "fair";
+  weights?: Record<string, number>;
 }
 
 /**
@@ -880,6 +898,19 @@ export interface ProgressBody {
   worker: string;
 }
 
+/**
+ * At most `max` jobs start in any `per` seconds, retries and resumed jobs included. `burst`: at most so many of
+ * them at once; then they are spread evenly. `by` and `name`: as for Concurrency.
+ */
+export interface Rate {
+  burst?: number | null;
+  by?: string | null;
+  kind: "rate";
+  max: number;
+  name?: string | null;
+  per: number;
+}
+
 export interface Ready {
   problem?: string | null;
   status: string;
@@ -1285,7 +1316,7 @@ export interface TemplateBody {
   external: boolean;
   if_live: "queue" | "reject" | "replace" | null;
   key: string[] | null;
-  limits: Record<string, unknown>[];
+  limits: (Concurrency | Rate | Fair)[];
   max_retries: number;
   once: boolean;
   priority: number;
@@ -1316,7 +1347,7 @@ export interface TemplateCreateBody {
   external?: boolean;
   if_live?: "queue" | "reject" | "replace" | null;
   key?: string[] | null;
-  limits?: Record<string, unknown>[];
+  limits?: (Concurrency | Rate | Fair)[];
   max_retries?: number;
   once?: boolean;
   priority?: number | "explicit" | "discovered" | "backfill";
@@ -1345,7 +1376,7 @@ export interface TemplatePatch {
   external?: boolean;
   if_live?: "queue" | "reject" | "replace" | null;
   key?: string[] | null;
-  limits?: Record<string, unknown>[];
+  limits?: (Concurrency | Rate | Fair)[];
   max_retries?: number;
   once?: boolean;
   priority?: number | "explicit" | "discovered" | "backfill";

@@ -173,6 +173,8 @@ class Statements:
         self.complete_and_claim = f"WITH\n{complete},\n{behind_complete}\n{both}"
         self.settle_on_conn = part("settle_on_conn", settle=settling(schema, _from_json(SETTLE)))
 
+        self.limits_take = part("limits_take", columns=CLAIMED_COLUMNS, nulls=CLAIMED_NULLS)
+
         self.insert = part("insert", order="", conflict=_IGNORE)
         self.insert_new = part("insert", order="", conflict="")
         self.insert_keyed = part("insert", order=KEY_ORDER, conflict=_IGNORE)
