@@ -1505,12 +1505,12 @@ FROM unnest($3::text[]) AS s (share) CROSS JOIN LATERAL (
 ) h
 UNION ALL
 (SELECT '', head.rank, public._jobs_us(head.run_at), head.id::text FROM (
-    SELECT -j.priority AS rank, j.run_at, j.id, j.share, j.expires_at FROM public._jobs j
+    SELECT -j.priority AS rank, j.run_at, j.id, j.share FROM public._jobs j
     WHERE j.ready AND j.topic = $1::text AND j.template_version = $2::int
+      AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
     ORDER BY -j.priority, j.run_at, j.id LIMIT 1000
  ) head
  WHERE '' = ANY ($3::text[]) AND head.share IS NULL
-   AND (head.expires_at IS NULL OR head.expires_at > (SELECT clock_timestamp()))
  ORDER BY head.rank, head.run_at, head.id LIMIT $4::int);
 
 -- ════ limits_others ════
@@ -1541,11 +1541,13 @@ WITH RECURSIVE walk (share) AS (
     (SELECT j.share FROM public._jobs j
      WHERE j.ready AND j.share IS NOT NULL AND j.topic = $1::text AND j.template_version = $2::int
        AND j.share > coalesce($3::text, '')
+       AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
      ORDER BY j.share LIMIT 1)
     UNION ALL
     SELECT (SELECT j.share FROM public._jobs j
             WHERE j.ready AND j.share IS NOT NULL AND j.topic = $1::text AND j.template_version = $2::int
               AND j.share > w.share
+              AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
             ORDER BY j.share LIMIT 1)
     FROM walk w WHERE w.share IS NOT NULL
 ),
@@ -1553,6 +1555,7 @@ none AS (
     SELECT '' AS share WHERE $3::text IS NULL AND EXISTS (
         SELECT FROM (SELECT j.share FROM public._jobs j
                      WHERE j.ready AND j.topic = $1::text AND j.template_version = $2::int
+                       AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
                      ORDER BY -j.priority, j.run_at, j.id LIMIT 1000) head
         WHERE head.share IS NULL)
 )
@@ -1571,15 +1574,22 @@ WHERE s.until > (SELECT clock_timestamp());
 -- ════ limits_take ════
 
 -- Claims these jobs ($3) of limited topics, if nothing was claimed since the claim was decided ($1: the epoch of then). $2: whose
--- turn it was last. $4–$6: worker, lease, start mark. $7: not after this time. $8: starts of rates, as JSON.
+-- turn it was last. $4–$6: worker, lease, start mark. $7: not after this time. $8: starts of rates, as JSON. $9: a job is only taken if
+-- it still has this share; the empty text: none; NULL: any.
 WITH
 turn AS MATERIALIZED (
     UPDATE public._jobs_limits SET epoch = epoch + 1, turns = $2::text::json
     WHERE epoch = $1::bigint AND clock_timestamp() <= coalesce($7::timestamptz, 'infinity') RETURNING epoch
 ),
 locked AS MATERIALIZED (
-    SELECT h.tid FROM turn CROSS JOIN unnest($3::uuid[]) AS s (id) CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid FROM public._jobs j WHERE j.id = s.id AND j.ready FOR UPDATE SKIP LOCKED
+    SELECT h.tid FROM turn CROSS JOIN unnest($3::uuid[], $9::text[]) AS s (id, share) CROSS JOIN LATERAL (
+        SELECT j.ctid AS tid FROM public._jobs j
+        WHERE j.id = s.id AND j.ready AND (s.share IS NULL OR coalesce(j.share, '') = s.share)
+          -- It may have been paused since the claim was decided.
+          AND j.topic <> ALL (ARRAY(
+              SELECT topic FROM public._jobs_topics
+              WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        FOR UPDATE OF j SKIP LOCKED
     ) h
 ),
 claim_clock AS MATERIALIZED (
@@ -1599,7 +1609,7 @@ counted AS (
     INSERT INTO public._jobs_starts AS k (rule, value, bucket, n, at, until)
     SELECT s.rule, s.value, public._jobs_us(now) / s.width, s.n, now, now + s.length * interval '1 microsecond'
     FROM claim_clock, json_to_recordset($8::text::json) AS s (rule text, value text, n int, width bigint, length bigint)
-    ON CONFLICT (rule, value, bucket) DO UPDATE SET n = k.n + excluded.n, at = excluded.at,
+    ON CONFLICT (rule, value, bucket) DO UPDATE SET n = k.n + excluded.n, at = greatest(k.at, excluded.at),
         until = greatest(k.until, excluded.until)
 )
 SELECT NULL::int[] AS seen, NULL::float8 AS next_due, now, until, NULL::uuid[] AS applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::float8, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM claim_clock
@@ -2449,6 +2459,19 @@ WITH turned AS (UPDATE public._jobs_limits SET epoch = epoch + 1 RETURNING 1)
 INSERT INTO public._jobs_topics AS t (topic, limited)
 SELECT s.topic, s.limited FROM unnest($1::text[], $2::bool[]) AS s (topic, limited), turned ORDER BY s.topic
 ON CONFLICT (topic) DO UPDATE SET limited = excluded.limited WHERE t.limited <> excluded.limited;
+
+-- ════ set_shares ════
+
+-- The shares ($3) of jobs ($1) that no worker holds, and that have not changed since ($2).
+WITH locked AS MATERIALIZED (
+    SELECT h.tid, s.share FROM unnest($1::uuid[], $2::timestamptz[], $3::text[]) AS s (id, updated, share) CROSS JOIN LATERAL (
+        SELECT j.ctid AS tid FROM public._jobs j
+        WHERE j.id = s.id AND j.updated = s.updated AND j.locked_until IS NULL
+          AND j.status IN ('pending', 'blocked', 'waiting') AND j.share IS DISTINCT FROM s.share
+        FOR UPDATE SKIP LOCKED
+    ) h
+)
+UPDATE public._jobs j SET share = l.share FROM locked l WHERE j.ctid = l.tid;
 
 -- ════ settle ════
 
@@ -3489,6 +3512,7 @@ moved AS (
         step = CASE WHEN p.change ? 'step' THEN (p.change->>'step')::text ELSE j.step END,
         waits_for = CASE WHEN p.change ? 'waits_for' THEN (p.change->>'waits_for')::text ELSE j.waits_for END,
         line = CASE WHEN p.change ? 'line' THEN (p.change->>'line')::text ELSE j.line END,
+        share = CASE WHEN p.change ? 'share' THEN (p.change->>'share')::text ELSE j.share END,
         priority = CASE WHEN p.change ? 'priority' THEN (p.change->>'priority')::int ELSE j.priority END,
         retries = CASE WHEN p.change ? 'retries' THEN (p.change->>'retries')::int ELSE j.retries END,
         crashes = CASE WHEN p.change ? 'crashes' THEN (p.change->>'crashes')::int ELSE j.crashes END,
@@ -3552,7 +3576,7 @@ audited AS (
 )
 SELECT (SELECT count(*) FROM moved) + (SELECT count(*) FROM gone) + (SELECT count(*) FROM gone_archived);
 
--- ════ functions, revision 4 ════
+-- ════ functions, revision 5 ════
 
 -- For clients without rowlock's library: any language that speaks SQL can enqueue and work by these functions (docs/sql.md).
 -- They run with the rights of their caller. Claim, settle and complete are the store's own: functions.py puts them in.
@@ -4068,6 +4092,7 @@ LANGUAGE plpgsql ROWS 10 SET plan_cache_mode = force_generic_plan SET enable_seq
 DECLARE
     lanes text;
     versions text;
+    limited_topic text;
     seconds double precision;
 BEGIN
     PERFORM public._jobs_check_text(worker, 'worker', 512, true);
@@ -4083,6 +4108,13 @@ BEGIN
     SELECT string_agg(l.topic, ' '), string_agg(l.version, ' ') INTO lanes, versions FROM (
         SELECT DISTINCT split_part(t, '@', 1) AS topic, coalesce(nullif(split_part(t, '@', 2), ''), '0') AS version
         FROM unnest(topics) t) l;
+
+    SELECT t.topic INTO limited_topic FROM public._jobs_topics t
+    WHERE t.limited AND t.topic = ANY (string_to_array(lanes, ' ')) ORDER BY t.topic LIMIT 1;
+    IF FOUND THEN
+        PERFORM public._jobs_refuse('topics', 'limited',
+            format('%s has limits, and SQL can''t keep them: run its jobs in a rowlock worker, or by HTTP', limited_topic));
+    END IF;
 
     -- Promote jobs that have come due: there may be no Python worker that does it.
     WITH picked AS MATERIALIZED (

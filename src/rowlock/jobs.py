@@ -754,14 +754,18 @@ class Jobs(Registry):
             raise InvalidInput("payload", "not_an_object", "must be a JSON object (a dict), not None")
         if run_at is not UNSET and delay is not UNSET:
             raise InvalidInput("delay", "both_given", "give run_at or delay, not both")
+        share: str | UnsetType | None = UNSET
         if payload is not UNSET:
-            await self._check_payload(await self.get(job_id), payload)
+            job = await self.get(job_id)
+            await self._check_payload(job, payload)
+            share = self.definitions.share(job, payload)
         return Edit(
             priority=UNSET if priority is UNSET else check_priority(priority),
             run_at=UNSET if run_at is UNSET else check_time(run_at, "run_at"),
             delay=UNSET if delay is UNSET else check_delay(delay, "delay"),
             payload=UNSET if payload is UNSET else codec.encode_payload(payload),
             tags=UNSET if tags is UNSET else check_tags(tags),
+            share=share,
         )
 
     async def _check_payload(self, job: Job, payload: Mapping[str, Any]) -> None:

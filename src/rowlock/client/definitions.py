@@ -17,7 +17,7 @@ from msgspec import Struct, convert, structs
 from rowlock.client.portal import running_loop
 from rowlock.core import codec
 from rowlock.core.ids import check_id
-from rowlock.core.job import NewJob, check_topic, new_job
+from rowlock.core.job import Job, NewJob, check_topic, new_job
 from rowlock.core.limits import LIMITED, PUT, Limited, Put, fields_of, rules_of, share_of
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
 from rowlock.core.templates import (
@@ -265,6 +265,10 @@ class Definitions:
         """Return the stored template, by the last look."""
         stored = self._known.found.stored.get(topic, {}).get(version)
         return None if stored is None else stored.template
+
+    def share(self, job: Job, payload: Mapping[str, Any]) -> str | None:
+        """Return the share that a job gets with another payload, by the last look."""
+        return share_of(self._known.found.fields(job.topic), job, payload)
 
     def knows(self, topic: str, version: int) -> bool:
         return version in self._known.found.stored.get(topic, {}) or version in self._tasks.get(topic, {})

@@ -12,6 +12,7 @@ from msgspec import Struct, to_builtins
 from rowlock.client.audit import Actor, check_reason
 from rowlock.client.connections import Handle, Stores
 from rowlock.client.definitions import REVISION, Definitions, Found, read_templates
+from rowlock.client.shares import give_shares
 from rowlock.client.templates import limited_writes
 from rowlock.client.why import spell_time
 from rowlock.core.codec import check_text
@@ -101,7 +102,10 @@ class Limits:
     ) -> None:
         """Set a limit at run time, for a topic or for all topics that share the limit with this name. It takes the
         place of the limit in the code with the same kind and field, until it is cleared. `value`: only for this value
-        of the field. It holds from the next claim of any worker on."""
+        of the field. It holds from the next claim of any worker on.
+
+        Jobs that wait already get their values of a new field. Jobs that other processes enqueue within the next second
+        may have none: they count together, as those without a value."""
         put = _checked(name, limit, value)
         await self._write(put.name, "limit.put", put, None, check_reason(reason), self._actor(by))
 
@@ -162,9 +166,18 @@ class Limits:
             data = {"limits": to_builtins([put] if put is not None else gone), "name": name}
             if await store.write_records(writes, Entry(by, action, name, reason, data)):
                 self._definitions.forget()
+                if put is not None:
+                    await self._give_shares(store, found, name)
                 self._announce(handle)
                 return max(1, len(gone))
         raise StoreBusy("other processes are writing templates or limits all the time: try again")
+
+    async def _give_shares(self, store: Store, before: Found, name: str) -> None:
+        """Jobs that wait already have no value of a new field: they would all count as one."""
+        now = await read_templates(store)
+        for topic, limited in now.limited.items():
+            if name in limited.names(topic) and now.fields(topic) != before.fields(topic):
+                await give_shares(store, topic, now.fields(topic))
 
     async def get(self, name: str) -> Sequence[LimitInfo]:
         """Return the limits of a topic or of a name, and what is used of them. Raise LimitNotFound if there is none."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, to_builtins
 
 from rowlock.client.connections import Stores
 from rowlock.client.definitions import KIND, REVISION, Definitions, Found, Tasks, read_templates
+from rowlock.client.shares import give_shares
 from rowlock.core.job import check_topic
 from rowlock.core.limits import LIMITED, Limited, Put
 from rowlock.core.retry import kept_table
@@ -242,7 +243,20 @@ class Templates:
                 await store.set_backoff({one.template.topic: kept_table(one.template.policy) for one in stored})
             except AccessDenied as error:
                 log.warning("after a crash, its jobs wait as by default: %s", error)
+            await self._give_shares(store, found, {one.id for one in writes if one.kind == LIMITED})
         return written
+
+    async def _give_shares(self, store: Store, before: Found, topics: Collection[str]) -> None:
+        """Jobs that wait already have no value of a new field: they would all count as one."""
+        if not topics:
+            return
+        now = await read_templates(store)
+        try:
+            for topic in sorted(topics):
+                if now.fields(topic) != before.fields(topic):
+                    await give_shares(store, topic, now.fields(topic))
+        except AccessDenied as error:
+            log.warning("jobs that wait already count together, as those without a value: %s", error)
 
     async def list(self, topic: str | None = None) -> Sequence[Stored]:
         """Return the stored templates by topic and version, the newest version first; of one topic, or of all."""

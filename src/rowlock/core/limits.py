@@ -326,16 +326,16 @@ class Room:
         self._now = now
         self._held: defaultdict[Counted, int] = defaultdict(int)
         self._starts: dict[Counted, list[tuple[int, int]]] = {}
-        self._used: dict[Counted, list[int]] = {}  # starts in each window of a rate
+        self._used: defaultdict[Counted, dict[int, int]] = defaultdict(dict)  # starts, by the length of the window
         self.next_at: int | None = None  # when a rate lets the next job start
         for topic, share, count in held:
             for rule in rules.get(topic, ()):
                 if isinstance(rule.limit, Concurrency):
                     self._held[rule.id, value_in(share, rule.limit.by)] += count
 
-    def unknown(self, topic: str, shares: Iterable[str | None]) -> list[Counted]:
+    def unknown(self, topic: str, shares: Iterable[str | None], *, fields: bool = True) -> list[Counted]:
         """Return the rates and values whose starts must be known before `free` is asked."""
-        rates = [rule for rule in self._rules.get(topic, ()) if isinstance(rule.limit, Rate)]
+        rates = [rule for rule in self._holding(topic, fields) if isinstance(rule.limit, Rate)]
         asked = {(rule.id, value_in(share, rule.limit.by)) for rule in rates for share in shares}
         return sorted(asked - self._starts.keys())
 
@@ -346,32 +346,45 @@ class Room:
         for start in starts:
             self._starts[start.rule, start.value].append((start.at, start.n))
 
-    def free(self, topic: str, share: str | None) -> int:
-        """Return how many more jobs of this topic and share may start now."""
+    def free(self, topic: str, share: str | None, *, fields: bool = True) -> int:
+        """Return how many more jobs of this topic and share may start now. `fields` False: by those limits alone that
+        are by no field."""
         free = MAX_LIMIT
-        for rule in self._rules.get(topic, ()):
+        at: int | None = None
+        for rule in self._holding(topic, fields):
             value = value_in(share, rule.limit.by)
             limit = rule.of(value)
             if isinstance(limit, Concurrency):
                 free = min(free, limit.max - self._held[rule.id, value])
-            elif isinstance(limit, Rate):
-                free = min(free, self._free_of_rate((rule.id, value), limit))
-            if free <= 0:
-                return 0
-        return free
-
-    def _free_of_rate(self, counted: Counted, rate: Rate) -> int:
-        used = self._used.get(counted)
-        if used is None:
-            used = self._used[counted] = [
-                sum(n for _, n in self._within(counted, length)) for length, _ in rate.windows
-            ]
-        free = MAX_LIMIT
-        for (length, most), count in zip(rate.windows, used, strict=True):
-            if count >= most:
-                self._note(_over_at(self._within(counted, length), most) + length)
-            free = min(free, most - count)
+                if free <= 0:
+                    return 0  # no time is known: a job must end first
+        for rule in self._holding(topic, fields):
+            value = value_in(share, rule.limit.by)
+            limit = rule.of(value)
+            if isinstance(limit, Rate):
+                some, when = self._free_of_rate((rule.id, value), limit)
+                free = min(free, some)
+                at = when if at is None or (when is not None and when > at) else at
+        if at is not None:
+            self.next_at = at if self.next_at is None else min(self.next_at, at)
         return max(0, free)
+
+    def _holding(self, topic: str, fields: bool) -> list[Rule]:
+        return [rule for rule in self._rules.get(topic, ()) if fields or rule.limit.by is None]
+
+    def _free_of_rate(self, counted: Counted, rate: Rate) -> tuple[int, int | None]:
+        """Return how many more jobs may start now, and when the next one may; None: now."""
+        free = MAX_LIMIT
+        at: int | None = None
+        used = self._used[counted]
+        for length, most in rate.windows:
+            if length not in used:
+                used[length] = sum(n for _, n in self._within(counted, length))
+            free = min(free, most - used[length])
+            if used[length] >= most:
+                over = _over_at(self._within(counted, length), most) + length
+                at = over if at is None else max(at, over)
+        return max(0, free), at
 
     def _within(self, counted: Counted, length: int) -> list[tuple[int, int]]:
         """Return the starts of the last while. One in the far future doesn't count: the clock was set back, and it must
@@ -386,12 +399,8 @@ class Room:
         """Return how many starts of a rate count now, and when the next one is possible; None: now."""
         limit = rule.of(value)
         assert isinstance(limit, Rate)  # noqa: S101 - narrows the type
-        self.next_at = None
-        self._free_of_rate((rule.id, value), limit)
-        return self._used[rule.id, value][0], self.next_at
-
-    def _note(self, at: int) -> None:
-        self.next_at = at if self.next_at is None else min(self.next_at, at)
+        _, at = self._free_of_rate((rule.id, value), limit)
+        return self._used[rule.id, value][limit.windows[0][0]], at
 
     def take(self, topic: str, share: str | None) -> None:
         """A job of this topic and share starts."""
@@ -401,24 +410,25 @@ class Room:
                 self._held[counted] += 1
             elif isinstance(rule.limit, Rate):
                 self._starts[counted].append((self._now, 1))
-                self._used[counted] = [count + 1 for count in self._used[counted]]
+                self._used[counted] = {length: count + 1 for length, count in self._used[counted].items()}
 
     def counted(self, picks: Iterable[Pick]) -> list[Counting]:
         """Return what must be stored of these starts."""
         numbers: defaultdict[Counted, int] = defaultdict(int)
-        rates: dict[Counted, Rate] = {}
         for topic, share, _ in picks:
             for rule in self._rules.get(topic, ()):
-                value = value_in(share, rule.limit.by)
-                limit = rule.of(value)
-                if isinstance(limit, Rate):
-                    numbers[rule.id, value] += 1
-                    rates[rule.id, value] = limit
+                if isinstance(rule.limit, Rate):
+                    numbers[rule.id, value_in(share, rule.limit.by)] += 1
         found = []
         for (rule_id, value), n in sorted(numbers.items()):
-            lengths = [length for length, _ in rates[rule_id, value].windows]
+            lengths = self._lengths(rule_id, value)
             found.append(Counting(rule_id, value, n, max(1, min(lengths) // BUCKETS), max(lengths)))
         return found
+
+    def _lengths(self, rule_id: str, value: str) -> list[int]:
+        """Return the lengths of all windows of a rate. Topics that share it may have different ones in their code."""
+        same = [rule.of(value) for rules in self._rules.values() for rule in rules if rule.id == rule_id]
+        return [length for limit in same if isinstance(limit, Rate) for length, _ in limit.windows]
 
 
 def _over_at(counted: list[tuple[int, int]], most: int) -> int:
@@ -459,9 +469,10 @@ class Row:
 
 
 class Turn(Struct, frozen=True):
-    """Whose turn it was last: this share, which may start so many more jobs before the next one comes."""
+    """Whose turn it was last: this share, which may start so many more jobs before the next one comes. The empty text:
+    jobs that have no share. None: no share had a turn yet."""
 
-    share: str = ""
+    share: str | None = None
     left: int = 0
 
 

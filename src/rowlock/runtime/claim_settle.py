@@ -66,6 +66,7 @@ class ClaimSettle:
         self.starting = 0  # … by claims that are the start mark as well
         self._hungry = True  # there may be work
         self._plenty = False  # the last claim brought all it asked for: there is more, so two may be under way
+        self._limited = False  # some topics have limits
         self._rings = 0  # how often `wake` was called
         self.claim_lost = False  # a claim's reply was lost: the worker may hold jobs that it does not know
         self.under_way = 0
@@ -116,6 +117,8 @@ class ClaimSettle:
             self._slots.clear(run)  # a stop costs no retry, even if this process dies before the settlement
         to = self._outcomes.decide(run, outcome)
         self._finished.append((run, to))
+        if self._limited:
+            self.wake()  # its end makes room in a limit
         self._changed.set()
         if to.error is not None:
             log.warning("%r %s: %s", run, to.event, last_line(to.error)[:300])
@@ -350,6 +353,7 @@ class ClaimSettle:
         self._in_vain = self._in_vain + 1 if claimed.contended and not claimed.jobs else 0
         self._promote_in(claimed.next_due)
         self._start_in(claimed.next_start)
+        self._limited = claimed.limited
         self._slots.weigh(claimed)
         marked = claim.start if claimed.start is None else claimed.start
         self._admit(claimed.jobs, lease=claim.lease, marked=marked, sent=sent)

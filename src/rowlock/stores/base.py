@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rowlock.core.schedules import Fired, Schedule
     from rowlock.stores.bulk import Bulk, BulkItem, NewBulk, Steering
     from rowlock.stores.flows import FlowGraph
-    from rowlock.stores.limits import Usage
+    from rowlock.stores.limits import NewShare, Usage
     from rowlock.stores.schedules import Decide, Decided, ScheduleFilter, Which
 
     R_co = typing_extensions.TypeVar("R_co", covariant=True, default=Any)
@@ -154,8 +154,8 @@ class Claimed(Struct, frozen=True):
     """`contended`: other workers had locked some of the due jobs, or they were too large; claim again at once.
     `next_due`: seconds until `promote` is needed for the next future job; None if there is none.
     `size`: bytes of the payloads. `ends`: lines have to be looked at; the store does it before it answers. `limited`:
-    some topics have limits; the store claims them before it answers. `start`: as in Claim, if it is another one.
-    `next_start`: seconds until a rate lets a job start; None: no rate holds one up."""
+    some topics have limits: claim again when a run has ended, which may make room. `start`: as in Claim, if it is
+    another one. `next_start`: seconds until a rate lets a job start; None: no rate holds one up."""
 
     jobs: list[Job]
     contended: bool
@@ -499,6 +499,10 @@ class Store(Protocol):
     async def limit_usage(self) -> Usage:
         """Return all limits, and what is used of them (stores/limits.py)."""
         ...
+
+    async def set_shares(self, shares: Sequence[NewShare]) -> None:
+        """Set the shares of jobs. Those that a worker holds, or that have changed since they were read, stay as they
+        are."""
 
     # ── Reading ──
     async def read(self, ids: Sequence[str], shape: type[T]) -> dict[str, T]:

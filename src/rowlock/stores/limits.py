@@ -8,7 +8,8 @@ can only become fewer. So limits are exact, and a worker that stops in the middl
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct, structs
@@ -105,10 +106,12 @@ class ReadOthers(Struct, frozen=True):
 
 
 class Take(Struct, frozen=True):
-    """→ jobs, and the bytes of their payloads; None: another claim came first. `starts`: what to store of rates."""
+    """→ jobs, and the bytes of their payloads; None: another claim came first. `shares`: a job is only taken if it
+    still has this one; the empty text: none; None: its share doesn't matter. `starts`: what to store of rates."""
 
     epoch: int
     ids: Sequence[str]
+    shares: Sequence[str | None]
     starts: Sequence[Counting]
     turns: Mapping[str, Turn]
 
@@ -152,6 +155,9 @@ def _claiming(lanes: Sequence[Lane], limit: int) -> Generator[Ask, Any, Taken | 
     rings: dict[str, Ring] = {}
     again = False
     for lane in mine:
+        yield from _know(room, lane.topic, [None], fields=False)
+        if room.free(lane.topic, None, fields=False) <= 0:
+            continue
         if fields_of(rules[lane.topic]):
             ring, more = yield from _ring(room, lane, rules[lane.topic], turns.get(str(lane), Turn()), limit)
             again = again or more
@@ -159,7 +165,6 @@ def _claiming(lanes: Sequence[Lane], limit: int) -> Generator[Ask, Any, Taken | 
                 queues.append(ring)
                 rings[str(lane)] = ring
         else:
-            yield from _know(room, lane.topic, [None])
             free = min(limit, room.free(lane.topic, None))
             if free > 0:
                 queues.append(Row(room, lane.topic, (yield ReadRow(lane, free))))
@@ -168,22 +173,28 @@ def _claiming(lanes: Sequence[Lane], limit: int) -> Generator[Ask, Any, Taken | 
     if any(queue.peek() is not None for queue in queues) and plain:
         others = yield ReadOthers(plain, limit)
     picks = choose(room, queues, others, limit)
+    for topic, share in {(pick.topic, pick.share) for pick in picks}:
+        room.free(topic, share)  # tells when a rate that these have used up lets the next job start
     turns |= {key: ring.turn for key, ring in rings.items()}
     next_start = None if room.next_at is None else max(0, room.next_at - stored.now) / SECOND
     if not picks:
         if turns != stored.turns:  # the next claim looks at the shares behind these
-            yield Take(stored.epoch, [], [], turns)
+            yield Take(stored.epoch, [], [], [], turns)
         return Taken(next_start=next_start, again=again)
+    ringed = {read_lane(key).topic for key in rings}
+    shares = [pick.share or "" if pick.topic in ringed else None for pick in picks]
     found: tuple[list[Job], int] | None = yield Take(
-        stored.epoch, [pick.job.id for pick in picks], room.counted(picks), turns
+        stored.epoch, [pick.job.id for pick in picks], shares, room.counted(picks), turns
     )
     if found is None:
         return None
-    return Taken(found[0], found[1], next_start, again, any(queue.peek() is not None for queue in queues))
+    jobs, size = found
+    again = again or len(jobs) < len(picks)  # other connections have locked or changed the rest
+    return Taken(jobs, size, next_start, again, any(queue.peek() is not None for queue in queues))
 
 
-def _know(room: Room, topic: str, shares: Sequence[str | None]) -> Generator[Ask, Any, None]:
-    if asked := room.unknown(topic, shares):
+def _know(room: Room, topic: str, shares: Sequence[str | None], *, fields: bool = True) -> Generator[Ask, Any, None]:
+    if asked := room.unknown(topic, shares, fields=fields):
         room.learn(asked, (yield ReadStarts(asked)))
 
 
@@ -195,36 +206,36 @@ def _ring(
     fair = next((rule.limit for rule in rules if isinstance(rule.limit, Fair)), None)
     free: list[str] = []
     # The share whose turn it was may have some more jobs to start; else it comes last.
-    behind: str | None = turn.share or None
-    if turn.left > 0 and turn.share:
+    behind = turn.share
+    if turn.left > 0 and turn.share is not None:
         free = yield from _free(room, lane, [turn.share])
     wrapped = behind is None
-    looked = ""
+    looked = turn.share
+    unlooked = False
     for _ in range(_LOOKS):
         found: list[str] = yield ReadShares(lane, behind, _SHARES)
-        if wrapped and turn.share:
+        if wrapped and turn.share is not None:
             found = [share for share in found if share <= turn.share]
         free += [share for share in (yield from _free(room, lane, found)) if share not in free]
         looked = found[-1] if found else looked
         if len(free) >= limit:
             break
-        if len(found) == _SHARES:
+        if len(found) >= _SHARES:  # one more, if some jobs have no share
             behind = found[-1]
         elif wrapped:
             break
         else:
             wrapped, behind = True, None
     else:
-        if not free:
-            return Ring(room, lane.topic, [], Turn(looked), fair), True
+        unlooked = True
     if not free:
-        return None, False
-    chosen = free[:limit]
+        return (Ring(room, lane.topic, [], Turn(looked), fair), True) if unlooked else (None, False)
+    chosen = free[: limit + 1]  # one more: the share whose turn it was may have no job
     weight = max([1, *fair.weights.values()]) if fair is not None else 1
     most = min(limit, max(weight, _SPARE * limit // len(chosen) + 1))
     jobs: Mapping[str, Sequence[Candidate]] = yield ReadJobs(lane, chosen, most)
     full = any(len(jobs.get(share, ())) == most for share in chosen) and most < limit
-    return Ring(room, lane.topic, [(share, jobs.get(share, ())) for share in chosen], turn, fair), full
+    return Ring(room, lane.topic, [(share, jobs.get(share, ())) for share in chosen], turn, fair), full or unlooked
 
 
 def _free(room: Room, lane: Lane, shares: Sequence[str]) -> Generator[Ask, Any, list[str]]:
@@ -240,8 +251,17 @@ def add_limited(taken: Taken, claimed: Claimed) -> Claimed:
         contended=claimed.contended or taken.again,
         size=claimed.size + taken.size,
         start=True if taken.jobs else None,
+        limited=taken.limited,
         next_start=taken.next_start,
     )
+
+
+class NewShare(NamedTuple):
+    """The share that a job is to have, as it was at `updated`."""
+
+    id: str
+    updated: datetime
+    share: str | None
 
 
 class Usage(Struct, frozen=True):

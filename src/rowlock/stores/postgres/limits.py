@@ -85,7 +85,17 @@ async def usage(connection: Any, sql: Statements) -> Usage:
 
 async def _take(connection: Any, sql: Statements, claim: Claim, take: Take, not_after: datetime | None) -> Any:
     starts = msgspec.json.encode([one._asdict() for one in take.starts]).decode()
-    given = take.epoch, turns_text(take.turns), take.ids, claim.worker, claim.lease, True, not_after, starts
+    given = (
+        take.epoch,
+        turns_text(take.turns),
+        take.ids,
+        claim.worker,
+        claim.lease,
+        True,
+        not_after,
+        starts,
+        take.shares,
+    )
     found = await connection.fetch(sql.limits_take, *given)
     if not found:
         return None

@@ -122,6 +122,7 @@ _PATCHED = {
             "step",
             "waits_for",
             "line",
+            "share",
         ),
         "text",
     ),

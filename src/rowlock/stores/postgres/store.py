@@ -63,7 +63,7 @@ from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, WAKING, Bulk, BulkIte
 from rowlock.stores.driver_neutral import Query, drive_async
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.flows import FlowGraph, StoredEdges
-from rowlock.stores.limits import Taken, Usage, add_limited
+from rowlock.stores.limits import NewShare, Taken, Usage, add_limited
 from rowlock.stores.listing import Seen, WalkPart, find, find_newest, make_page, page_ids
 from rowlock.stores.migrations import Migration, Pending, require_none
 from rowlock.stores.postgres import bulk as bulks
@@ -762,6 +762,11 @@ class PostgresStore:
             return await limits.usage(connection, self._sql)
 
         return await self._with_connection(run)
+
+    async def set_shares(self, shares: Sequence[NewShare]) -> None:
+        if shares:
+            columns = [list(column) for column in zip(*shares, strict=True)]
+            await self._fetch(self._sql.set_shares, *columns)
 
     async def steer_topic(
         self, topic: str, to: TopicSteering, *, by: str, reason: str | None = None, until: datetime | None = None

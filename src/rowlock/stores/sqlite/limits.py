@@ -3,8 +3,11 @@ between."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from sqlite3 import Connection
 from typing import Any, assert_never
+
+from msgspec import structs
 
 from rowlock.core.job import Lane
 from rowlock.core.limits import LIMITED, PUT, Candidate, Start
@@ -14,6 +17,7 @@ from rowlock.stores.limits import (
     MOST_STARTS,
     Ask,
     Limits,
+    NewShare,
     ReadHeld,
     ReadJobs,
     ReadLimits,
@@ -29,7 +33,7 @@ from rowlock.stores.limits import (
     turns_text,
 )
 from rowlock.stores.sqlite import claim as claims
-from rowlock.stores.sqlite.rows import json_text, sql
+from rowlock.stores.sqlite.rows import json_text, micros, sql
 
 
 def claim_limited(conn: Connection, now: int, claim: Claim, limit: int) -> Taken:
@@ -48,7 +52,7 @@ def _answer(conn: Connection, now: int, claim: Claim, ask: Ask) -> Any:
         case ReadRow(lane, most):
             return _candidates(conn, now, [lane], most)
         case ReadShares(lane, after, most):
-            walk = _lane(lane) | {"after": after or "", "limit": most}
+            walk = _lane(lane) | {"after": after or "", "limit": most, "now": now}
             shares = [share for (share,) in conn.execute(sql("limits_shares"), walk).fetchall()]
             has_none = after is None and _jobs(conn, now, lane, "", 1)
             return ["", *shares] if has_none else shares
@@ -56,11 +60,12 @@ def _answer(conn: Connection, now: int, claim: Claim, ask: Ask) -> Any:
             return {share: _jobs(conn, now, lane, share, most) for share in chosen}
         case ReadOthers(lanes, most):
             return _candidates(conn, now, lanes, most)
-        case Take(_, ids, starts, turns):
+        case Take(_, ids, _, starts, turns):
             conn.execute(sql("limits_turn"), (turns_text(turns),))
             conn.executemany(sql("limits_count"), [one._asdict() | {"now": now} for one in starts])
             places = [place for (place,) in conn.execute(sql("limits_places"), (json_text(ids),)).fetchall()]
-            return claims.take(conn, now, claim, places, start=True) if places else ([], 0)
+            whole = structs.replace(claim, size=None)  # all of them count as started
+            return claims.take(conn, now, whole, places, start=True) if places else ([], 0)
         case _:
             assert_never(ask)
 
@@ -96,6 +101,10 @@ def _jobs(conn: Connection, now: int, lane: Lane, share: str, most: int) -> list
 
 def _candidates(conn: Connection, now: int, lanes: Any, most: int) -> list[Candidate]:
     return [Candidate(rank, run_at, job_id) for rank, run_at, job_id, _ in claims.heads(conn, now, lanes, most)]
+
+
+def set_shares(conn: Connection, shares: Sequence[NewShare]) -> None:
+    conn.executemany(sql("set_shares"), [one._asdict() | {"updated": micros(one.updated)} for one in shares])
 
 
 def prune_starts(conn: Connection, now: int, limit: int) -> int:

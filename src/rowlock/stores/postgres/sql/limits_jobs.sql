@@ -9,10 +9,10 @@ FROM unnest($3::text[]) AS s (share) CROSS JOIN LATERAL (
 ) h
 UNION ALL
 (SELECT '', head.rank, {schema}._jobs_us(head.run_at), head.id::text FROM (
-    SELECT -j.priority AS rank, j.run_at, j.id, j.share, j.expires_at FROM {schema}._jobs j
+    SELECT -j.priority AS rank, j.run_at, j.id, j.share FROM {schema}._jobs j
     WHERE j.ready AND j.topic = $1::text AND j.template_version = $2::int
+      AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
     ORDER BY -j.priority, j.run_at, j.id LIMIT 1000
  ) head
  WHERE '' = ANY ($3::text[]) AND head.share IS NULL
-   AND (head.expires_at IS NULL OR head.expires_at > (SELECT clock_timestamp()))
  ORDER BY head.rank, head.run_at, head.id LIMIT $4::int)

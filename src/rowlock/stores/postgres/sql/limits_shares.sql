@@ -4,11 +4,13 @@ WITH RECURSIVE walk (share) AS (
     (SELECT j.share FROM {schema}._jobs j
      WHERE j.ready AND j.share IS NOT NULL AND j.topic = $1::text AND j.template_version = $2::int
        AND j.share > coalesce($3::text, '')
+       AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
      ORDER BY j.share LIMIT 1)
     UNION ALL
     SELECT (SELECT j.share FROM {schema}._jobs j
             WHERE j.ready AND j.share IS NOT NULL AND j.topic = $1::text AND j.template_version = $2::int
               AND j.share > w.share
+              AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
             ORDER BY j.share LIMIT 1)
     FROM walk w WHERE w.share IS NOT NULL
 ),
@@ -16,6 +18,7 @@ none AS (
     SELECT '' AS share WHERE $3::text IS NULL AND EXISTS (
         SELECT FROM (SELECT j.share FROM {schema}._jobs j
                      WHERE j.ready AND j.topic = $1::text AND j.template_version = $2::int
+                       AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
                      ORDER BY -j.priority, j.run_at, j.id LIMIT 1000) head
         WHERE head.share IS NULL)
 )

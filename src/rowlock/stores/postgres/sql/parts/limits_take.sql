@@ -1,13 +1,20 @@
 -- Claims these jobs ($3) of limited topics, if nothing was claimed since the claim was decided ($1: the epoch of then). $2: whose
--- turn it was last. $4–$6: worker, lease, start mark. $7: not after this time. $8: starts of rates, as JSON.
+-- turn it was last. $4–$6: worker, lease, start mark. $7: not after this time. $8: starts of rates, as JSON. $9: a job is only taken if
+-- it still has this share; the empty text: none; NULL: any.
 WITH
 turn AS MATERIALIZED (
     UPDATE {schema}._jobs_limits SET epoch = epoch + 1, turns = $2::text::json
     WHERE epoch = $1::bigint AND clock_timestamp() <= coalesce($7::timestamptz, 'infinity') RETURNING epoch
 ),
 locked AS MATERIALIZED (
-    SELECT h.tid FROM turn CROSS JOIN unnest($3::uuid[]) AS s (id) CROSS JOIN LATERAL (
-        SELECT j.ctid AS tid FROM {schema}._jobs j WHERE j.id = s.id AND j.ready FOR UPDATE SKIP LOCKED
+    SELECT h.tid FROM turn CROSS JOIN unnest($3::uuid[], $9::text[]) AS s (id, share) CROSS JOIN LATERAL (
+        SELECT j.ctid AS tid FROM {schema}._jobs j
+        WHERE j.id = s.id AND j.ready AND (s.share IS NULL OR coalesce(j.share, '') = s.share)
+          -- It may have been paused since the claim was decided.
+          AND j.topic <> ALL (ARRAY(
+              SELECT topic FROM {schema}._jobs_topics
+              WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        FOR UPDATE OF j SKIP LOCKED
     ) h
 ),
 claim_clock AS MATERIALIZED (
@@ -27,7 +34,7 @@ counted AS (
     INSERT INTO {schema}._jobs_starts AS k (rule, value, bucket, n, at, until)
     SELECT s.rule, s.value, {schema}._jobs_us(now) / s.width, s.n, now, now + s.length * interval '1 microsecond'
     FROM claim_clock, json_to_recordset($8::text::json) AS s (rule text, value text, n int, width bigint, length bigint)
-    ON CONFLICT (rule, value, bucket) DO UPDATE SET n = k.n + excluded.n, at = excluded.at,
+    ON CONFLICT (rule, value, bucket) DO UPDATE SET n = k.n + excluded.n, at = greatest(k.at, excluded.at),
         until = greatest(k.until, excluded.until)
 )
 SELECT NULL::int[] AS seen, NULL::float8 AS next_due, now, until, NULL::uuid[] AS applied, {nulls} FROM claim_clock
