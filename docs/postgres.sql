@@ -338,7 +338,7 @@ lane AS MATERIALIZED (
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE  l.topic <> ALL (ARRAY(
         SELECT topic FROM public._jobs_topics
-        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
       -- After this time the worker no longer waits for the answer: see clock.py.
       AND (SELECT clock_timestamp()) <= coalesce($13::timestamptz, 'infinity')
 ),
@@ -419,7 +419,9 @@ claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
     -- meter be read last.
     SELECT ARRAY[(contended)::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
-                 (EXISTS (SELECT FROM public._jobs_ends))::int] AS seen, next_due, now, until
+                 (EXISTS (SELECT FROM public._jobs_ends))::int,
+                 (EXISTS (SELECT FROM public._jobs_topics
+                          WHERE limited AND topic = ANY (string_to_array($1::text, ' '))))::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
         SELECT CASE WHEN (SELECT count(*) FROM claimed) < $9::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
@@ -527,7 +529,7 @@ lane AS MATERIALIZED (
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE (SELECT count(*) FROM held) >= 0 AND l.topic <> ALL (ARRAY(
         SELECT topic FROM public._jobs_topics
-        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
       -- After this time the worker no longer waits for the answer: see clock.py.
       AND (SELECT clock_timestamp()) <= coalesce($18::timestamptz, 'infinity')
 ),
@@ -608,7 +610,9 @@ claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
     -- meter be read last.
     SELECT ARRAY[(contended)::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
-                 (EXISTS (SELECT FROM public._jobs_ends))::int] AS seen, next_due, now, until
+                 (EXISTS (SELECT FROM public._jobs_ends))::int,
+                 (EXISTS (SELECT FROM public._jobs_topics
+                          WHERE limited AND topic = ANY (string_to_array($6::text, ' '))))::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
         SELECT CASE WHEN (SELECT count(*) FROM claimed) < $14::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
@@ -656,13 +660,13 @@ SELECT coalesce(json_agg(json_build_array(public._jobs_us(clock_timestamp()), ro
 -- core.moves.Debounced for each. Without a run_at, the time stays.
 WITH p AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1::text::json) AS p (
-        place text, payload json, priority int, template_version int, max_retries int, timeout float8, trace text,
+        place text, payload json, priority int, template_version int, max_retries int, timeout float8, trace text, share text,
         expires_at bigint, tags jsonb, run_at bigint, ready bool, updated bigint, entry jsonb)
 ),
 moved AS (
     UPDATE public._jobs j SET
         payload = p.payload, priority = p.priority, template_version = p.template_version, max_retries = p.max_retries,
-        timeout = p.timeout, trace = p.trace, expires_at = public._jobs_time(p.expires_at), tags = p.tags,
+        timeout = p.timeout, trace = p.trace, share = p.share, expires_at = public._jobs_time(p.expires_at), tags = p.tags,
         run_at = coalesce(public._jobs_time(p.run_at), j.run_at), ready = coalesce(p.ready, j.ready),
         updated = public._jobs_time(p.updated),
         history_dropped = j.history_dropped + public._jobs_overflow(j.history),
@@ -1485,18 +1489,18 @@ s AS (
     SELECT * FROM json_to_recordset($1::text::json) AS s (
         n int, id uuid, topic text, payload json, priority int, run_at bigint, delay float8, expires_at bigint,
         key text, scope text, scope_id text, template_version int, max_retries int, timeout float8, tags jsonb,
-        trace text, if_live text, line text, flow_id uuid, blocked bool)
+        trace text, if_live text, line text, flow_id uuid, blocked bool, share text)
 ),
 ins AS (
     INSERT INTO public._jobs (
         id, topic, payload, status, priority, run_at, ready, expires_at, key, scope, scope_id, template_version,
-        max_retries, timeout, tags, trace, created, updated, stray, if_live, line, line_seq, flow_id)
+        max_retries, timeout, tags, trace, created, updated, stray, if_live, line, line_seq, flow_id, share)
     SELECT s.id, s.topic, s.payload, CASE WHEN s.blocked IS TRUE THEN 'blocked' ELSE 'pending' END, s.priority,
            coalesce(public._jobs_time(s.run_at), now + s.delay * interval '1 second'),
            s.blocked IS NOT TRUE AND coalesce(public._jobs_time(s.run_at) <= now, s.delay = 0),
            public._jobs_time(s.expires_at), s.key, s.scope, s.scope_id, s.template_version, s.max_retries, s.timeout,
            s.tags, s.trace, now, now, s.id < low OR s.id >= high, s.if_live, s.line,
-           CASE WHEN s.if_live IS NOT NULL THEN nextval('public._jobs_line_seq') END, s.flow_id
+           CASE WHEN s.if_live IS NOT NULL THEN nextval('public._jobs_line_seq') END, s.flow_id, s.share
     -- Batches that take keys in the same order can't deadlock. The jobs of a line get their places in this order, too.
     FROM (SELECT * FROM s ORDER BY s.topic, s.key, coalesce(s.scope, ''), coalesce(s.scope_id, ''), s.n) s, clock
     ON CONFLICT DO NOTHING
@@ -1534,6 +1538,159 @@ WHERE j.ctid = ANY (ARRAY(  -- by ranges: see read.sql. EXISTS would lose their 
 RETURNING j.id, public._jobs_note_enqueued(j.created, ARRAY[j.topic], -1)
 )
 SELECT coalesce(json_agg(id), '[]')::text FROM gone;
+
+-- ════ limits ════
+
+-- What is stored of limits: see stores/limits.py. Records are few.
+SELECT l.epoch, public._jobs_us(clock_timestamp()), l.turns::text,
+       ARRAY(SELECT id FROM public._jobs_records WHERE kind = 'limited' ORDER BY id),
+       ARRAY(SELECT data::text FROM public._jobs_records WHERE kind = 'limited' ORDER BY id),
+       ARRAY(SELECT data::text FROM public._jobs_records WHERE kind = 'limit' ORDER BY id),
+       ARRAY(SELECT topic FROM public._jobs_topics
+             WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp())))
+FROM public._jobs_limits l;
+
+-- ════ limits_held ════
+
+-- How many jobs of these topics are held by workers, by share. A waiting job that is cancelled has no lease.
+SELECT topic, share, count(*)::int FROM public._jobs
+WHERE locked_until IS NOT NULL AND topic = ANY ($1::text[]) GROUP BY topic, share;
+
+-- ════ limits_jobs ════
+
+-- The first jobs of these shares ($3) of a lane ($1, $2), at most $4 of each. The empty text: those that have none, if they are
+-- among the first jobs of the lane.
+SELECT s.share, h.rank, public._jobs_us(h.run_at), h.id::text
+FROM unnest($3::text[]) AS s (share) CROSS JOIN LATERAL (
+    SELECT -j.priority AS rank, j.run_at, j.id FROM public._jobs j
+    WHERE j.ready AND j.share IS NOT NULL AND j.topic = $1::text AND j.template_version = $2::int AND j.share = s.share
+      AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
+    ORDER BY -j.priority, j.run_at, j.id LIMIT $4::int
+) h
+UNION ALL
+(SELECT '', head.rank, public._jobs_us(head.run_at), head.id::text FROM (
+    SELECT -j.priority AS rank, j.run_at, j.id, j.share FROM public._jobs j
+    WHERE j.ready AND j.topic = $1::text AND j.template_version = $2::int
+      AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
+    ORDER BY -j.priority, j.run_at, j.id LIMIT 1000
+ ) head
+ WHERE '' = ANY ($3::text[]) AND head.share IS NULL
+ ORDER BY head.rank, head.run_at, head.id LIMIT $4::int);
+
+-- ════ limits_others ════
+
+-- The first jobs of lanes ($1, $2) without limits, at most $3: a claim of limited topics lets those of a higher priority go first.
+SELECT h.rank, public._jobs_us(h.run_at), h.id::text
+FROM unnest($1::text[], $2::int[]) AS l (topic, template_version) CROSS JOIN LATERAL (
+    SELECT -j.priority AS rank, j.run_at, j.id FROM public._jobs j
+    WHERE j.ready AND j.topic = l.topic AND j.template_version = l.template_version
+      AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
+    ORDER BY -j.priority, j.run_at, j.id LIMIT $3::int
+) h
+ORDER BY h.rank, h.run_at, h.id LIMIT $3::int;
+
+-- ════ limits_row ════
+
+-- The first jobs of a lane ($1, $2) whose limits are by no field; at most $3.
+SELECT -j.priority, public._jobs_us(j.run_at), j.id::text FROM public._jobs j
+WHERE j.ready AND j.topic = $1::text AND j.template_version = $2::int
+  AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
+ORDER BY -j.priority, j.run_at, j.id LIMIT $3::int;
+
+-- ════ limits_shares ════
+
+-- The shares of a lane ($1, $2) behind $3 that have jobs to start, at most $4: one look into the index for each. NULL: from the
+-- first on, and the empty text for jobs that have none, if some of the first jobs of the lane have none.
+WITH RECURSIVE walk (share) AS (
+    (SELECT j.share FROM public._jobs j
+     WHERE j.ready AND j.share IS NOT NULL AND j.topic = $1::text AND j.template_version = $2::int
+       AND j.share > coalesce($3::text, '')
+       AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
+     ORDER BY j.share LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.share FROM public._jobs j
+            WHERE j.ready AND j.share IS NOT NULL AND j.topic = $1::text AND j.template_version = $2::int
+              AND j.share > w.share
+              AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
+            ORDER BY j.share LIMIT 1)
+    FROM walk w WHERE w.share IS NOT NULL
+),
+none AS (
+    SELECT '' AS share WHERE $3::text IS NULL AND EXISTS (
+        SELECT FROM (SELECT j.share FROM public._jobs j
+                     WHERE j.ready AND j.topic = $1::text AND j.template_version = $2::int
+                       AND (j.expires_at IS NULL OR j.expires_at > (SELECT clock_timestamp()))
+                     ORDER BY -j.priority, j.run_at, j.id LIMIT 1000) head
+        WHERE head.share IS NULL)
+)
+SELECT share FROM none
+UNION ALL
+(SELECT share FROM walk WHERE share IS NOT NULL LIMIT $4::int);
+
+-- ════ limits_starts ════
+
+-- The starts of these rates ($1) and values ($2), in their windows.
+SELECT s.rule, s.value, public._jobs_us(s.at), s.n
+FROM unnest($1::text[], $2::text[]) AS asked (rule, value)
+JOIN public._jobs_starts s ON s.rule = asked.rule AND s.value = asked.value
+WHERE s.until > (SELECT clock_timestamp());
+
+-- ════ limits_take ════
+
+-- Claims these jobs ($3) of limited topics, if nothing was claimed since the claim was decided ($1: the epoch of then). $2: whose
+-- turn it was last. $4–$6: worker, lease, start mark. $7: not after this time. $8: starts of rates, as JSON. $9: a job is only taken if
+-- it still has this share; the empty text: none; NULL: any.
+WITH
+turn AS MATERIALIZED (
+    UPDATE public._jobs_limits SET epoch = epoch + 1, turns = $2::text::json
+    WHERE epoch = $1::bigint AND clock_timestamp() <= coalesce($7::timestamptz, 'infinity') RETURNING epoch
+),
+locked AS MATERIALIZED (
+    SELECT h.tid FROM turn CROSS JOIN unnest($3::uuid[], $9::text[]) AS s (id, share) CROSS JOIN LATERAL (
+        SELECT j.ctid AS tid FROM public._jobs j
+        WHERE j.id = s.id AND j.ready AND (s.share IS NULL OR coalesce(j.share, '') = s.share)
+          -- It may have been paused since the claim was decided.
+          AND j.topic <> ALL (ARRAY(
+              SELECT topic FROM public._jobs_topics
+              WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        FOR UPDATE OF j SKIP LOCKED
+    ) h
+),
+claim_clock AS MATERIALIZED (
+    SELECT now, now + $5::float8 * interval '1 second' AS until FROM (SELECT clock_timestamp() AS now FROM turn) c
+),
+claimed AS (
+    UPDATE public._jobs j SET
+        status = CASE status WHEN 'pending' THEN 'processing' ELSE status END, ready = false, version = version + 1,
+        locked_by = $4::text, locked_until = (SELECT until FROM claim_clock), claimed_at = (SELECT now FROM claim_clock),
+        started_at = CASE WHEN $6::bool THEN (SELECT now FROM claim_clock) END,
+        progress = CASE WHEN step IS NULL THEN 0 ELSE progress END, stage = NULL, message = NULL,
+        updated = (SELECT now FROM claim_clock)
+    WHERE ctid = ANY (ARRAY(SELECT tid FROM locked))
+    RETURNING j.id, j.topic, j.template_version, j.payload, j.priority, j.run_at, j.expires_at, j.key, j.if_live, j.scope, j.scope_id, j.tags, j.trace, j.step, j.progress, j.result, j.last_error, j.retries, j.max_retries, j.crashes, j.timeout, j.version, j.cancel_requested_at, j.cancel_reason, j.flow_id, j.schedule_id, j.fire_at, j.created, 1 + j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped
+),
+counted AS (
+    INSERT INTO public._jobs_starts AS k (rule, value, bucket, n, at, until)
+    SELECT s.rule, s.value, public._jobs_us(now) / s.width, s.n, now, now + s.length * interval '1 microsecond'
+    FROM claim_clock, json_to_recordset($8::text::json) AS s (rule text, value text, n int, width bigint, length bigint)
+    ON CONFLICT (rule, value, bucket) DO UPDATE SET n = k.n + excluded.n, at = greatest(k.at, excluded.at),
+        until = greatest(k.until, excluded.until)
+)
+SELECT NULL::int[] AS seen, NULL::float8 AS next_due, now, until, NULL::uuid[] AS applied, NULL::uuid, NULL::text, NULL::int, NULL::json, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::float8, NULL::json, NULL::text, NULL::int, NULL::int, NULL::int, NULL::float8, NULL::int, NULL::timestamptz, NULL::text, NULL::uuid, NULL::uuid, NULL::timestamptz, NULL::timestamptz, NULL::int FROM claim_clock
+UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j;
+
+-- ════ limits_usage ════
+
+-- The newest starts of all rates that still count, at most $1.
+SELECT rule, value, public._jobs_us(at), n FROM public._jobs_starts
+WHERE until > (SELECT clock_timestamp()) ORDER BY until DESC LIMIT $1::int;
+
+-- ════ limits_waiting ════
+
+-- How many jobs of limited topics are due, counted up to $1.
+SELECT t.topic, (SELECT count(*)::int FROM (
+    SELECT FROM public._jobs j WHERE j.ready AND j.topic = t.topic LIMIT $1::int) counted)
+FROM public._jobs_topics t WHERE t.limited;
 
 -- ════ lock_jobs ════
 
@@ -1898,6 +2055,13 @@ seen AS (
     WHERE id = ANY (ARRAY(SELECT id FROM old)) AND id <> ALL (ARRAY(SELECT id FROM gone))
 )
 SELECT count(*)::int FROM old;
+
+-- ════ prune_starts ════
+
+-- Removes starts that count no more. $1: at most so many.
+DELETE FROM public._jobs_starts WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM public._jobs_starts WHERE until < clock_timestamp() ORDER BY until LIMIT $1::int FOR UPDATE SKIP LOCKED))
+RETURNING 1;
 
 -- ════ prune_throttles ════
 
@@ -2359,6 +2523,27 @@ UPDATE public._jobs_steps s SET deadline = public._jobs_time(d.at)
 FROM unnest($2::text[], $3::bigint[]) AS d (name, at)
 WHERE s.job_id = $1::uuid AND s.name = d.name AND (s.state = 'running' OR s.name LIKE '@callback:%' AND s.n = $4::int);
 
+-- ════ set_limited ════
+
+-- Which topics ($1) have limits ($2). A claim that was decided before this does nothing.
+WITH turned AS (UPDATE public._jobs_limits SET epoch = epoch + 1 RETURNING 1)
+INSERT INTO public._jobs_topics AS t (topic, limited)
+SELECT s.topic, s.limited FROM unnest($1::text[], $2::bool[]) AS s (topic, limited), turned ORDER BY s.topic
+ON CONFLICT (topic) DO UPDATE SET limited = excluded.limited WHERE t.limited <> excluded.limited;
+
+-- ════ set_shares ════
+
+-- The shares ($3) of jobs ($1) that no worker holds, and that have not changed since ($2).
+WITH locked AS MATERIALIZED (
+    SELECT h.tid, s.share FROM unnest($1::uuid[], $2::timestamptz[], $3::text[]) AS s (id, updated, share) CROSS JOIN LATERAL (
+        SELECT j.ctid AS tid FROM public._jobs j
+        WHERE j.id = s.id AND j.updated = s.updated AND j.locked_until IS NULL
+          AND j.status IN ('pending', 'blocked', 'waiting') AND j.share IS DISTINCT FROM s.share
+        FOR UPDATE SKIP LOCKED
+    ) h
+)
+UPDATE public._jobs j SET share = l.share FROM locked l WHERE j.ctid = l.tid;
+
 -- ════ settle ════
 
 WITH
@@ -2571,7 +2756,7 @@ lane AS MATERIALIZED (
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE (SELECT count(*) FROM held) >= 0 AND l.topic <> ALL (ARRAY(
         SELECT topic FROM public._jobs_topics
-        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
       AND (SELECT clock_timestamp()) <= coalesce($27::timestamptz, 'infinity')
 ),
 part AS MATERIALIZED (
@@ -2641,7 +2826,9 @@ claimed AS (
 ),
 claim_summary AS (
     SELECT ARRAY[(contended OR EXISTS (SELECT FROM moved WHERE woken))::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
-                 (EXISTS (SELECT FROM public._jobs_ends) OR EXISTS (SELECT FROM ended))::int] AS seen, next_due, now, until
+                 (EXISTS (SELECT FROM public._jobs_ends) OR EXISTS (SELECT FROM ended))::int,
+                 (EXISTS (SELECT FROM public._jobs_topics
+                          WHERE limited AND topic = ANY (string_to_array($15::text, ' '))))::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
         SELECT CASE WHEN (SELECT count(*) FROM claimed) < $23::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
@@ -2867,7 +3054,7 @@ lane AS MATERIALIZED (
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE (SELECT count(*) FROM held) >= 0 AND l.topic <> ALL (ARRAY(
         SELECT topic FROM public._jobs_topics
-        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
       AND (SELECT clock_timestamp()) <= coalesce($27::timestamptz, 'infinity')
 ),
 part AS MATERIALIZED (
@@ -2937,7 +3124,9 @@ claimed AS (
 ),
 claim_summary AS (
     SELECT ARRAY[(contended OR EXISTS (SELECT FROM moved WHERE woken))::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
-                 (EXISTS (SELECT FROM public._jobs_ends) OR EXISTS (SELECT FROM ended))::int] AS seen, next_due, now, until
+                 (EXISTS (SELECT FROM public._jobs_ends) OR EXISTS (SELECT FROM ended))::int,
+                 (EXISTS (SELECT FROM public._jobs_topics
+                          WHERE limited AND topic = ANY (string_to_array($15::text, ' '))))::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
         SELECT CASE WHEN (SELECT count(*) FROM claimed) < $23::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,
@@ -3422,6 +3611,7 @@ moved AS (
         step = CASE WHEN p.change ? 'step' THEN (p.change->>'step')::text ELSE j.step END,
         waits_for = CASE WHEN p.change ? 'waits_for' THEN (p.change->>'waits_for')::text ELSE j.waits_for END,
         line = CASE WHEN p.change ? 'line' THEN (p.change->>'line')::text ELSE j.line END,
+        share = CASE WHEN p.change ? 'share' THEN (p.change->>'share')::text ELSE j.share END,
         priority = CASE WHEN p.change ? 'priority' THEN (p.change->>'priority')::int ELSE j.priority END,
         retries = CASE WHEN p.change ? 'retries' THEN (p.change->>'retries')::int ELSE j.retries END,
         crashes = CASE WHEN p.change ? 'crashes' THEN (p.change->>'crashes')::int ELSE j.crashes END,
@@ -4002,6 +4192,7 @@ LANGUAGE plpgsql ROWS 10 SET plan_cache_mode = force_generic_plan SET enable_seq
 DECLARE
     lanes text;
     versions text;
+    limited_topic text;
     seconds double precision;
 BEGIN
     PERFORM public._jobs_check_text(worker, 'worker', 512, true);
@@ -4017,6 +4208,13 @@ BEGIN
     SELECT string_agg(l.topic, ' '), string_agg(l.version, ' ') INTO lanes, versions FROM (
         SELECT DISTINCT split_part(t, '@', 1) AS topic, coalesce(nullif(split_part(t, '@', 2), ''), '0') AS version
         FROM unnest(topics) t) l;
+
+    SELECT t.topic INTO limited_topic FROM public._jobs_topics t
+    WHERE t.limited AND t.topic = ANY (string_to_array(lanes, ' ')) ORDER BY t.topic LIMIT 1;
+    IF FOUND THEN
+        PERFORM public._jobs_refuse('topics', 'limited',
+            format('%s has limits, and SQL can''t keep them: run its jobs in a rowlock worker, or by HTTP', limited_topic));
+    END IF;
 
     -- Promote jobs that have come due: there may be no Python worker that does it.
     WITH picked AS MATERIALIZED (
@@ -4039,7 +4237,7 @@ BEGIN
         ) WITH ORDINALITY AS l (topic, template_version, n)
         WHERE  l.topic <> ALL (ARRAY(
             SELECT topic FROM public._jobs_topics
-            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+            WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
           -- After this time the worker no longer waits for the answer: see clock.py.
           AND (SELECT clock_timestamp()) <= coalesce(NULL::timestamptz, 'infinity')
     ),
@@ -4120,7 +4318,9 @@ BEGIN
         -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
         -- meter be read last.
         SELECT ARRAY[(contended)::int, (pg_stat_get_xact_tuples_returned('public._jobs_claim'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_claim'::regclass)) - meter.claim, (pg_stat_get_xact_tuples_returned('public._jobs_due'::regclass) - pg_stat_get_xact_tuples_fetched('public._jobs_due'::regclass)) - meter.due,
-                     (EXISTS (SELECT FROM public._jobs_ends))::int] AS seen, next_due, now, until
+                     (EXISTS (SELECT FROM public._jobs_ends))::int,
+                     (EXISTS (SELECT FROM public._jobs_topics
+                              WHERE limited AND topic = ANY (string_to_array(lanes::text, ' '))))::int] AS seen, next_due, now, until
         FROM meter CROSS JOIN (
             SELECT CASE WHEN (SELECT count(*) FROM claimed) < claim_job_batch.n::int
                         THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,

@@ -15,6 +15,7 @@ GROUPS = {  # attribute of Jobs → its class, and the module that has it
     "bulk": ("BulkActions", "client/bulk.py"),
     "failures": ("FailureGroups", "client/failures.py"),
     "flows": ("Flows", "client/flows.py"),
+    "limits": ("Limits", "client/limits.py"),
     "schedules": ("Schedules", "client/schedules.py"),
     "templates": ("Templates", "client/templates.py"),
     "tokens": ("Tokens", "client/tokens.py"),
@@ -43,6 +44,7 @@ from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
 from rowlock.client.failures import FailureGroups
 from rowlock.client.flows import EnqueuedFlow, FlowDraft, FlowPage, Flows, FlowView, Graph
+from rowlock.client.limits import Kind, LimitInfo, Limits
 from rowlock.client.portal import drive, refuse_in_loop
 from rowlock.client.schedules import BackfillTime, Preview, SchedulePage, Schedules
 from rowlock.client.signals import Key
@@ -56,6 +58,7 @@ from rowlock.client.workers import Workers
 from rowlock.core.cron import When
 from rowlock.core.flows import IfFailed
 from rowlock.core.job import Event, Job, Log
+from rowlock.core.limits import Limit
 from rowlock.core.schedules import Fired, IfLiveJob, Missed, Schedule, State
 from rowlock.core.templates import Stored, Unreadable
 from rowlock.signals import Signal

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Waits,
         decide,
     )
+    from rowlock.core.limits import Concurrency, Fair, Rate
     from rowlock.core.retry import FINAL, Delays, Exponential, Quadratic, RetryPolicy
     from rowlock.core.schedules import Fired, Schedule
     from rowlock.core.steps import StepState
@@ -83,6 +84,7 @@ __all__ = [
     "Cancelled",
     "ChildFailed",
     "Completed",
+    "Concurrency",
     "Context",
     "Cron",
     "Debounce",
@@ -96,6 +98,7 @@ __all__ = [
     "Failed",
     "Failure",
     "Failures",
+    "Fair",
     "Filter",
     "Final",
     "Fired",
@@ -122,6 +125,7 @@ __all__ = [
     "Page",
     "Preview",
     "Quadratic",
+    "Rate",
     "Recurring",
     "Released",
     "RetryPolicy",
@@ -176,6 +180,7 @@ _HOMES = {
     "rowlock.core.lifecycle": (
         "Completed Failed GaveUp Outcome Released Settlement Snoozed TimedOut Transition Waits decide"
     ),
+    "rowlock.core.limits": "Concurrency Fair Rate",
     "rowlock.core.retry": "FINAL Delays Exponential Quadratic RetryPolicy",
     "rowlock.core.templates": "Cancel",
     "rowlock.errors": (

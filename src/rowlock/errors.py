@@ -13,6 +13,7 @@
     ├── KeyTaken              another live job of its scope holds this (topic, key); .holder
     ├── TooManyTokens         the maker of browser tokens has reached a limit; .seconds until one ends
     ├── TemplateNotFound      the topic has no template, or none of this version
+    ├── LimitNotFound         no topic of this name has a limit, and no limit has this name
     ├── TemplateExists        the topic has a template of this version already
     ├── TemplateDisabled      an operator has disabled the topic: no job can be enqueued
     ├── TemplateUnreadable    its record in the database is no template to this release; .problem says why
@@ -289,6 +290,12 @@ class TemplateNotFound(RowlockError):
         self.version = version
         which = "no template" if version is None else f"no template of version {version}"
         super().__init__(f"the topic {topic} has {which}")
+
+
+class LimitNotFound(RowlockError):
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"{name} has no limits")
 
 
 class TemplateExists(RowlockError):

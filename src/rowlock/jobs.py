@@ -27,6 +27,7 @@ from rowlock.client.definitions import Definitions
 from rowlock.client.enqueue import Draftable, Inserts, build, checked, draft, draft_of, safe_insert
 from rowlock.client.failures import FailureGroups
 from rowlock.client.flows import EnqueuedFlow, Flow, FlowParts, Flows, chained
+from rowlock.client.limits import Limits, hindrances
 from rowlock.client.middleware import Around
 from rowlock.client.random_bytes import noise
 from rowlock.client.registry import Registry
@@ -168,6 +169,7 @@ class Jobs(Registry):
             self._announce,
         )
         self.flows = Flows(self._stores, self._actor, self._announce)
+        self.limits = Limits(self._stores, self._actor, self.definitions, self._announce)
         self.schedules = Schedules(
             self._stores,
             self._actor,
@@ -505,8 +507,11 @@ class Jobs(Registry):
         pauses = {pause.topic: pause for pause in await store.paused()}
         now, workers, lane = await store.now(), await store.workers(), lane_of(job)
         ready, place, wait, edges = 0, None, None, None
+        limited: Sequence[tuple[str, str]] = ()
         if job.status is Status.PENDING and not has_live_worker(lane, now, workers):
             [ready] = await store.count_ready([lane])
+        elif job.status is Status.PENDING:
+            limited = await hindrances(store, job)
         elif job.status is Status.BLOCKED:
             edges = (await store.read([job.id], StoredEdges)).get(job.id)
             place = None if edges is not None else (await store.read([job.id], InLine)).get(job.id)
@@ -524,6 +529,7 @@ class Jobs(Registry):
             wait=wait,
             edges=() if edges is None else edges.items,
             is_external=self._is_external(job),
+            limited=limited,
         )
 
     def _is_external(self, job: Job) -> bool:
@@ -748,14 +754,18 @@ class Jobs(Registry):
             raise InvalidInput("payload", "not_an_object", "must be a JSON object (a dict), not None")
         if run_at is not UNSET and delay is not UNSET:
             raise InvalidInput("delay", "both_given", "give run_at or delay, not both")
+        share: str | UnsetType | None = UNSET
         if payload is not UNSET:
-            await self._check_payload(await self.get(job_id), payload)
+            job = await self.get(job_id)
+            await self._check_payload(job, payload)
+            share = self.definitions.share(job, payload)
         return Edit(
             priority=UNSET if priority is UNSET else check_priority(priority),
             run_at=UNSET if run_at is UNSET else check_time(run_at, "run_at"),
             delay=UNSET if delay is UNSET else check_delay(delay, "delay"),
             payload=UNSET if payload is UNSET else codec.encode_payload(payload),
             tags=UNSET if tags is UNSET else check_tags(tags),
+            share=share,
         )
 
     async def _check_payload(self, job: Job, payload: Mapping[str, Any]) -> None:

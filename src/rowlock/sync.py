@@ -19,6 +19,7 @@ from rowlock.client.bulk import BulkActions, BulkPage, ItemsPage
 from rowlock.client.enqueue import Draftable
 from rowlock.client.failures import FailureGroups
 from rowlock.client.flows import EnqueuedFlow, FlowDraft, FlowPage, Flows, FlowView, Graph
+from rowlock.client.limits import Kind, LimitInfo, Limits
 from rowlock.client.portal import drive, refuse_in_loop
 from rowlock.client.schedules import BackfillTime, Preview, SchedulePage, Schedules
 from rowlock.client.signals import Key
@@ -32,6 +33,7 @@ from rowlock.client.workers import Workers
 from rowlock.core.cron import When
 from rowlock.core.flows import IfFailed
 from rowlock.core.job import Event, Job, Log
+from rowlock.core.limits import Limit
 from rowlock.core.schedules import Fired, IfLiveJob, Missed, Schedule, State
 from rowlock.core.templates import Stored, Unreadable
 from rowlock.signals import Signal
@@ -62,6 +64,7 @@ class SyncJobs:
         self.bulk = SyncBulkActions(jobs.bulk, self)
         self.failures = SyncFailureGroups(jobs.failures, self)
         self.flows = SyncFlows(jobs.flows, self)
+        self.limits = SyncLimits(jobs.limits, self)
         self.schedules = SyncSchedules(jobs.schedules, self)
         self.templates = SyncTemplates(jobs.templates, self)
         self.tokens = SyncTokens(jobs.tokens, self)
@@ -550,6 +553,51 @@ class SyncFlows:
     def list(self, *, name: str | None = None, limit: int = 20, cursor: str | None = None) -> FlowPage:
         """Return flows, newest first; `name`: only those of this name. `page.next` is the cursor of the next page."""
         return self._run(lambda: self._async.list(name=name, limit=limit, cursor=cursor))
+
+
+class SyncLimits:
+    """`jobs.sync.limits`."""
+
+    def __init__(self, group: Limits, jobs: SyncJobs) -> None:
+        self._async = group
+        self._run = jobs._run
+
+    def put(
+        self, name: str, limit: Limit, *, value: object = None, reason: str | None = None, by: str | None = None
+    ) -> None:
+        """Set a limit at run time, for a topic or for all topics that share the limit with this name. It takes the
+        place of the limit in the code with the same kind and field, until it is cleared. `value`: only for this value
+        of the field. It holds from the next claim of any worker on.
+
+        Jobs that wait already get their values of a new field. Jobs that other processes enqueue within the next second
+        may have none: they count together, as those without a value."""
+        return self._run(lambda: self._async.put(name, limit, value=value, reason=reason, by=by))
+
+    def clear(
+        self,
+        name: str,
+        *,
+        kind: Kind | None = None,
+        field: str | None = None,
+        value: object = None,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> int:
+        """Remove limits that were put at run time, so that those of the code hold again; return how many. All of this
+        name, or those of a kind, by a field, or for a value."""
+        return self._run(lambda: self._async.clear(name, kind=kind, field=field, value=value, reason=reason, by=by))
+
+    def get(self, name: str) -> Sequence[LimitInfo]:
+        """Return the limits of a topic or of a name, and what is used of them. Raise LimitNotFound if there is none."""
+        return self._run(lambda: self._async.get(name))
+
+    def holders(self, name: str, *, limit: int = 20) -> Sequence[Job]:
+        """Return jobs that workers hold now, of all topics that have a limit of this name; the newest first."""
+        return self._run(lambda: self._async.holders(name, limit=limit))
+
+    def list(self) -> Sequence[LimitInfo]:
+        """Return all limits by name, and what is used of them."""
+        return self._run(lambda: self._async.list())
 
 
 class SyncSchedules:

@@ -33,6 +33,7 @@ from rowlock.core.job import (
     check_timeout,
     check_topic,
 )
+from rowlock.core.limits import Fair, Limit
 from rowlock.core.retry import DEFAULT_RETRY, Delays, Exponential, Quadratic, RetryPolicy
 from rowlock.core.schedules import SAMPLE, Definition, IfLiveJob, Missed, check_definition, fill
 from rowlock.core.templates import (
@@ -130,6 +131,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     throttle: float | timedelta | None = None  # seconds in which one job per key is made
     schedulable: bool = True
     retention: float | timedelta | None = None  # how long finished jobs stay
+    limits: Sequence[Limit] = ()  # how many run at once, or start in a while, in all workers together
+    fair: str | Fair | None = None  # the values of this field take turns
     title: str | None = None
     description: str | None = None  # None: the function's docstring
     steps: Sequence[
@@ -234,6 +237,7 @@ class Task(Generic[P, R_co, F_co]):
                 throttle=None if policy.throttle is None else check_window(policy.throttle, "throttle"),
                 schedulable=policy.schedulable,
                 retention=None if policy.retention is None else check_delay(policy.retention, "retention"),
+                limits=_limits(policy),
                 external=policy.external,
             )
         )
@@ -282,6 +286,16 @@ class Task(Generic[P, R_co, F_co]):
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft[R_co]:
         """Return a job for `jobs.enqueue_many`, or for a flow."""
         return Draft(self.topic, self.arguments.payload(args, kwargs), {"version": self.version})
+
+
+def _limits(policy: Policy) -> tuple[Limit, ...]:
+    limits = _listed(policy.limits, "limits", "limits, such as [Concurrency(20)]")
+    for n, limit in enumerate(limits):
+        if not isinstance(limit, Limit):
+            raise InvalidInput(f"limits[{n}]", "bad_value", f"must be Concurrency, Rate or Fair, not {limit!r:.40}")
+    if policy.fair is None:
+        return tuple(limits)
+    return *limits, policy.fair if isinstance(policy.fair, Fair) else Fair(policy.fair)
 
 
 class SyncTask(Generic[P, R_co]):

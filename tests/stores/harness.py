@@ -49,7 +49,7 @@ START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LEASE = 30.0
 MINUTE = 60.0
 NOBODY = "0193fb1e-0000-7000-8000-000000000000"  # no job has this id
-KEPT = {"_jobs_migrations", "_jobs_meta", "_jobs_doorbell"}  # what every database has from the start
+KEPT = {"_jobs_migrations", "_jobs_meta", "_jobs_doorbell", "_jobs_limits"}  # what every database has from the start
 RETRY_IN_10 = Delays((10.0,))
 
 # What is running is pending again, and nothing tells of it.
@@ -190,7 +190,8 @@ class Harness(ABC):
         await self._set_clock()
         if not self._tables:
             self._tables = sorted({name for (name,) in await self.fetch(self.tables)} - KEPT)
-        await self.execute(f"BEGIN; {' '.join(f'DELETE FROM {table};' for table in self._tables)} COMMIT")
+        emptied = " ".join(f"DELETE FROM {table};" for table in self._tables)
+        await self.execute(f"BEGIN; {emptied} UPDATE _jobs_limits SET epoch = epoch + 1, turns = '{{}}'; COMMIT")
 
     @abstractmethod
     def new_store(self) -> Store: ...

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
-from msgspec import Struct, structs
+from msgspec import Struct, convert, structs
 
 from rowlock.client.portal import running_loop
 from rowlock.core import codec
@@ -26,7 +26,8 @@ from rowlock.core.debounce import (
     debounce_line,
 )
 from rowlock.core.ids import check_id
-from rowlock.core.job import NewJob, check_topic, new_job
+from rowlock.core.job import Job, NewJob, check_topic, new_job
+from rowlock.core.limits import LIMITED, PUT, Limited, Put, fields_of, rules_of, share_of
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
 from rowlock.core.templates import (
     Stored,
@@ -68,35 +69,40 @@ class Rule(Protocol):
 
 
 class FreeRule:
-    """A topic that was never published."""
+    """A topic that was never published. `fields`: by which its jobs are limited."""
 
     version = 0
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, fields: tuple[str, ...] = ()) -> None:
         self._topic = topic
+        self._fields = fields
 
     def check(self, payload: Mapping[str, Any]) -> None:
         pass
 
     def plain(self, job_id: str, payload: Mapping[str, Any] | None) -> NewJob:
-        return NewJob(job_id, self._topic, codec.encode_payload(payload))  # the defaults need no check
+        job = NewJob(job_id, self._topic, codec.encode_payload(payload))  # the defaults need no check
+        return self._shared(job, payload or {}) if self._fields else job
 
     def job(self, draft: Draft, job_id: str, blanks: Collection[str] = ()) -> NewJob:
         self.check(draft.payload)
-        return _job(draft, job_id, None)
+        return self._shared(_job(draft, job_id, None), draft.payload)
+
+    def _shared(self, job: NewJob, payload: Mapping[str, Any]) -> NewJob:
+        return structs.replace(job, share=share_of(self._fields, job, payload)) if self._fields else job
 
 
 class TemplateRule(FreeRule):
     """A topic that has a template. `task`: it checks payloads, which is faster than the schema."""
 
-    def __init__(self, template: Template, task: Task[Any, Any, Any] | None) -> None:
-        super().__init__(template.topic)
+    def __init__(self, template: Template, task: Task[Any, Any, Any] | None, fields: tuple[str, ...] = ()) -> None:
+        super().__init__(template.topic, fields)
         self.template = template
         self.version = template.version
         self._task = task
         self._validator = Validator(template.schema) if task is None and template.schema is not None else None
         self._defaults = template.priority, template.max_retries, template.timeout
-        self._keyed = template.key is not None or template.has_window
+        self._is_plain = template.key is None and not template.has_window and not fields
 
     def check(self, payload: Mapping[str, Any]) -> None:
         if self._task is not None:
@@ -106,7 +112,7 @@ class TemplateRule(FreeRule):
 
     def plain(self, job_id: str, payload: Mapping[str, Any] | None) -> NewJob:
         codec.check_object(payload)
-        if self._keyed:
+        if not self._is_plain:
             return self.job(Draft(self._topic, dict(payload or {}), {}), job_id)
         self.check(payload or {})
         priority, retries, timeout = self._defaults
@@ -126,7 +132,7 @@ class TemplateRule(FreeRule):
             self._check_rest(draft.payload, blanks)
         else:
             self.check(draft.payload)
-        return _job(draft, job_id, self.template)
+        return self._shared(_job(draft, job_id, self.template), draft.payload)
 
     def _check_rest(self, payload: Mapping[str, Any], blanks: Collection[str]) -> None:
         """Check the fields that are there by the schema. The handler checks all of them when it starts."""
@@ -140,11 +146,10 @@ class TemplateRule(FreeRule):
         required = [name for name in schema.get("required", ()) if name not in blanks]
         rest = {name: value for name, value in payload.items() if name not in blanks}
         Validator({**schema, "required": required}).check(rest)
-        if used := sorted(
-            {path.removeprefix("payload.").split(".")[0] for path in self.template.key or ()} & set(blanks)
-        ):
-            problem = "makes the key of the job, so it can't be the result of another job"
-            raise InvalidInput(f"payload.{used[0]}", "blank_key", problem)
+        for paths, what in ((self.template.key or (), "makes the key of the job"), (self._fields, "limits the job")):
+            if used := sorted({path.removeprefix("payload.").split(".")[0] for path in paths} & set(blanks)):
+                problem = f"{what}, so it can't be the result of another job"
+                raise InvalidInput(f"payload.{used[0]}", "blank_key", problem)
 
 
 def _job(draft: Draft, job_id: str, template: Template | None) -> NewJob:
@@ -225,10 +230,17 @@ def refuse_windows(job: NewJob, where: str) -> None:
 
 
 class Found(Struct):
-    """The templates of a database. One that can't be read counts for its own topic only."""
+    """The templates and limits of a database. A template that can't be read counts for its own topic only."""
 
     stored: dict[str, dict[int, Stored]] = {}  # by topic and version
     unreadable: dict[str, dict[int | None, Unreadable]] = {}
+    limited: dict[str, Limited] = {}
+    puts: list[Put] = []
+
+    def fields(self, topic: str) -> tuple[str, ...]:
+        """Return the fields by which jobs of a topic are limited."""
+        limited = self.limited.get(topic)
+        return () if limited is None else fields_of(rules_of(topic, limited, self.puts))
 
     def check(self, topic: str, version: int) -> None:
         """Raise if this template can't be read."""
@@ -305,6 +317,10 @@ class Definitions:
         stored = self._known.found.stored.get(topic, {}).get(version)
         return None if stored is None else stored.template
 
+    def share(self, job: Job, payload: Mapping[str, Any]) -> str | None:
+        """Return the share that a job gets with another payload, by the last look."""
+        return share_of(self._known.found.fields(job.topic), job, payload)
+
     def knows(self, topic: str, version: int) -> bool:
         return version in self._known.found.stored.get(topic, {}) or version in self._tasks.get(topic, {})
 
@@ -359,7 +375,7 @@ class Definitions:
             return self._stored_rule(stored[newest].template)
         if stored or unreadable:
             raise TemplateDisabled(topic, max(version or 0 for version in [*stored, *unreadable]))
-        return self._own_rule(own[max(own)]) if own else FreeRule(topic)
+        return self._own_rule(own[max(own)]) if own else FreeRule(topic, self._known.found.fields(topic))
 
     def _by_version(self, topic: str, version: int) -> Rule:
         stored = self._known.found.stored.get(topic, {}).get(check_template_version(version))
@@ -375,13 +391,20 @@ class Definitions:
         raise InvalidInput("version", "unknown_version", f"{topic} has no version {version}; {there}")
 
     def _own_rule(self, task: Task[Any, Any, Any]) -> Rule:
-        return TemplateRule(task.template, task)
+        return TemplateRule(task.template, task, self._fields(task.template))
+
+    def _fields(self, template: Template) -> tuple[str, ...]:
+        """By the template itself, if its limits are not stored yet."""
+        found = self._known.found
+        if template.topic in found.limited or not template.limits:
+            return found.fields(template.topic)
+        return fields_of(rules_of(template.topic, Limited(template.limits), found.puts))
 
     def _stored_rule(self, template: Template) -> Rule:
         task = self._tasks.get(template.topic, {}).get(template.version)
         same = task is not None and task.template == template
         try:
-            return TemplateRule(template, task if same else None)
+            return TemplateRule(template, task if same else None, self._fields(template))
         except BadSchema as error:
             raise TemplateUnreadable(template.topic, template.version, f"schema: {error}") from None
 
@@ -394,4 +417,6 @@ async def read_templates(store: Store) -> Found:
                 found.stored.setdefault(stored.template.topic, {})[stored.template.version] = stored
             case unreadable:
                 found.unreadable.setdefault(unreadable.topic, {})[unreadable.version] = unreadable
+    found.limited = {record.id: convert(record.data, Limited) for record in await store.records(LIMITED)}
+    found.puts = [convert(record.data, Put) for record in await store.records(PUT)]
     return found

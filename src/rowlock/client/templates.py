@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from rowlock.client.connections import Stores
 from rowlock.client.definitions import KIND, REVISION, Definitions, Found, Tasks, read_templates
+from rowlock.client.shares import give_shares
 from rowlock.core.job import check_topic
+from rowlock.core.limits import LIMITED, Limited, Put
 from rowlock.core.retry import kept_table
 from rowlock.core.templates import (
     Stored,
@@ -104,7 +106,7 @@ class Templates:
                 )
                 for change in changes
             ]
-            if await self._write(store, revision, new, entries):
+            if await self._write(store, revision, found, new, entries):
                 return changes
         raise _busy()
 
@@ -125,7 +127,7 @@ class Templates:
             if template.version in there.stored.get(template.topic, {}):
                 raise TemplateExists(template.topic, template.version)
             entry = Entry(actor, "template.create", template.topic, reason, {"version": template.version})
-            if await self._write(store, revision, [stored], [entry]):
+            if await self._write(store, revision, there, [stored], [entry]):
                 return stored
         raise _busy()
 
@@ -205,7 +207,7 @@ class Templates:
                 if changed:
                     data = {"version": one.template.version, "changed": changed}
                     entries.append(Entry(actor, action, name, reason, data))
-            if not entries or await self._write(store, revision, new, entries):
+            if not entries or await self._write(store, revision, there, new, entries):
                 return new
         raise _busy()
 
@@ -227,10 +229,13 @@ class Templates:
         revision = next((record.revision for record in await store.records(kind, [name])), 0)
         return revision, await read_templates(store)
 
-    async def _write(self, store: Store, revision: int, stored: Sequence[Stored], entries: Sequence[Entry]) -> bool:
-        """False: another process has written templates meanwhile."""
+    async def _write(
+        self, store: Store, revision: int, found: Found, stored: Sequence[Stored], entries: Sequence[Entry]
+    ) -> bool:
+        """False: another process has written templates, or limits, meanwhile."""
         kind, name = REVISION
         writes = [Write(KIND, one.template.id, to_data(one)) for one in stored]
+        writes += _limit_writes(found, stored)
         written = await store.write_records([Write(kind, name, {}, revision), *writes], *entries)
         if written:
             self._definitions.forget()
@@ -238,13 +243,46 @@ class Templates:
                 await store.set_backoff({one.template.topic: kept_table(one.template.policy) for one in stored})
             except AccessDenied as error:
                 log.warning("after a crash, its jobs wait as by default: %s", error)
+            await self._give_shares(store, found, {one.id for one in writes if one.kind == LIMITED})
         return written
+
+    async def _give_shares(self, store: Store, before: Found, topics: Collection[str]) -> None:
+        """Jobs that wait already have no value of a new field: they would all count as one."""
+        if not topics:
+            return
+        now = await read_templates(store)
+        try:
+            for topic in sorted(topics):
+                if now.fields(topic) != before.fields(topic):
+                    await give_shares(store, topic, now.fields(topic))
+        except AccessDenied as error:
+            log.warning("jobs that wait already count together, as those without a value: %s", error)
 
     async def list(self, topic: str | None = None) -> Sequence[Stored]:
         """Return the stored templates by topic and version, the newest version first; of one topic, or of all."""
         found = (await read_templates(await self._store())).stored
         chosen = sorted(found) if topic is None else [check_topic(topic)]
         return [found[name][version] for name in chosen for version in sorted(found.get(name, ()), reverse=True)]
+
+
+def _limit_writes(found: Found, stored: Sequence[Stored]) -> list[Write]:
+    """Return what changes in the limits of topics: those of their newest versions hold."""
+    writes = []
+    for topic in dict.fromkeys(one.template.topic for one in stored):
+        versions = {**found.stored.get(topic, {})}
+        versions |= {one.template.version: one for one in stored if one.template.topic == topic}
+        limits = versions[max(versions)].template.limits
+        writes += limited_writes(found, topic, Limited(limits), found.puts)
+    return writes
+
+
+def limited_writes(found: Found, topic: str, limited: Limited, puts: Sequence[Put]) -> list[Write]:
+    """Return what changes in the record of a topic that has these limits in its code. `puts`: all of the operators'."""
+    is_limited = bool(limited.limits) or any(put.name == topic for put in puts)
+    before = found.limited.get(topic)
+    if is_limited and before != limited:
+        return [Write(LIMITED, topic, to_builtins(limited))]
+    return [Write(LIMITED, topic, None)] if before is not None and not is_limited else []
 
 
 def _check(template: Template) -> None:

@@ -21,7 +21,8 @@ _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 class Why(Struct, frozen=True):
     """`code` is stable, for programs. `answer` is one sentence, `details` are more of them.
 
-    Codes: due_later, backoff, expiring, paused, no_worker, no_worker_version, busy, in_line (pending); in_line_of_key,
+    Codes: due_later, backoff, expiring, paused, no_worker, no_worker_version, busy, in_line, limit, rate (pending);
+    in_line_of_key,
     parents (of its flow have not ended), held (a person must decide), blocked; waiting (for a signal), children (that
     it has started), sleeping; running, claimed, lease_expired (processing); cancel_requested,
     cancel_undo (a worker has to undo what was done), cancel_outside (the outside has to stop); completed, failed,
@@ -44,14 +45,15 @@ def explain(
     wait: StoredStep | None = None,
     edges: Sequence[Edge] = (),
     is_external: bool = False,
+    limited: Sequence[tuple[str, str]] = (),
 ) -> Why:
     """`now` is by the database's clock, `pause` that of the job's topic if it is paused. `workers` are all registered
     ones. `ready`: how many jobs of its topic and version are due. `place`: where a blocked job stands in its line.
     `wait`: the wait that is open. `edges`: what it waits for in its flow. `is_external`: only remote workers run its
-    topic."""
+    topic. `limited`: codes and sentences about limits that are used up."""
     match job.status:
         case Status.PENDING:
-            return _pending(job, now, pause, workers, ready, is_external)
+            return _pending(job, now, pause, workers, ready, is_external, limited)
         case Status.PROCESSING:
             return _processing(job, now, workers)
         case Status.CANCEL_REQUESTED:
@@ -106,12 +108,19 @@ def has_live_worker(lane: Lane, now: datetime, workers: Sequence[WorkerInfo]) ->
 
 
 def _pending(
-    job: Job, now: datetime, pause: Pause | None, workers: Sequence[WorkerInfo], ready: int, is_external: bool
+    job: Job,
+    now: datetime,
+    pause: Pause | None,
+    workers: Sequence[WorkerInfo],
+    ready: int,
+    is_external: bool,
+    limited: Sequence[tuple[str, str]],
 ) -> Why:
     """The first hindrance is the answer; the others become details."""
     hindrances = [
         *_of_time(job, now),
         *_of_pause(pause, now),
+        *limited,
         *_of_workers(lane_of(job), now, workers, ready, is_external),
     ]
     code, answer = hindrances[0]

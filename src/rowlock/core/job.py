@@ -154,6 +154,7 @@ class NewJob(Struct, frozen=True, gc=False):
     waits: bool = False  # for other jobs of its flow
     debounce: Window | None = None  # then if_live is "debounce"
     throttle: Throttle | None = None
+    share: str | None = None  # the values by which it is limited: see core.limits.share_of
 
     @property
     def is_blocked(self) -> bool:

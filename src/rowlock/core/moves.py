@@ -142,6 +142,12 @@ class Edit(Struct, frozen=True, kw_only=True):
     delay: float | UnsetType = UNSET  # seconds from the database's clock; excludes run_at
     payload: str | UnsetType = UNSET
     tags: tuple[str, ...] | UnsetType = UNSET
+    share: str | UnsetType | None = UNSET  # follows from the payload (core.limits.share_of)
+
+    @property
+    def implied(self) -> dict[str, Any]:
+        """The columns that follow from those that it sets."""
+        return {} if self.share is UNSET else {"share": self.share}
 
     def columns(self, now: int) -> dict[str, Any]:
         """The columns that it sets, sorted by name. Tags and payload are JSON texts."""
@@ -295,7 +301,7 @@ class Debounced(Order, frozen=True, kw_only=True):
 
 
 # What a newer enqueue replaces, beside the times and the tags.
-_ENQUEUED = ("payload", "priority", "template_version", "max_retries", "timeout", "trace")
+_ENQUEUED = ("payload", "priority", "template_version", "max_retries", "timeout", "trace", "share")
 
 
 class Update(Order, frozen=True, kw_only=True):
@@ -316,7 +322,7 @@ class Update(Order, frozen=True, kw_only=True):
 
     def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
         wanted = self.edit.columns(now)
-        columns = wanted | {"updated": now}
+        columns = wanted | self.edit.implied | {"updated": now}
         if "run_at" in wanted:
             columns["ready"] = wanted["run_at"] <= now
         dropped = self.steps.get(row.id, ()) if _is_other_payload(row, wanted) else ()
@@ -392,7 +398,7 @@ class Requeue(Update, frozen=True, kw_only=True):
         told["keep_steps"] = None if self.keep_steps or not dropped else False
         return Patch(
             status=status,
-            columns=columns | wanted,
+            columns=columns | wanted | self.edit.implied,
             entry=self._entry(row, now, "requeued", status, **told),
             counts={row.status.value: -1},
             audit=(_compared(row, wanted) if wanted else {}) | _named(dropped),

@@ -28,6 +28,7 @@ from rowlock.core.job import (
     check_topic,
     check_whole,
 )
+from rowlock.core.limits import Limit, check_limits
 from rowlock.core.retry import DEFAULT_RETRY, Delays, Exponential, Quadratic, RetryPolicy
 from rowlock.core.steps import MAX_STEPS as MAX_STEPS
 from rowlock.core.waits import is_step_name
@@ -91,7 +92,7 @@ class Template(Struct, frozen=True, kw_only=True):
     throttle: float | None = None
     schedulable: bool = True
     retention: float | None = None
-    limits: tuple[dict[str, Any], ...] = ()
+    limits: tuple[Limit, ...] = ()
     external: bool = False
 
     @property
@@ -189,8 +190,7 @@ def check_template(template: Template) -> Template:
     window = None if template.debounce is None else check_debounce(template.debounce)
     throttle = None if template.throttle is None else check_window(template.throttle, "throttle")
     check_alone(window, throttle, if_live=template.if_live, once=template.once, topic=template.topic)
-    if template.limits:
-        raise InvalidInput("limits", "not_supported", "must be empty: this release keeps no limits")
+    check_limits(template.limits, template.schema)
     return msgspec.structs.replace(
         template,
         version=version,
@@ -367,7 +367,7 @@ class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     throttle: float | UnsetType | None = UNSET
     schedulable: bool | UnsetType = UNSET
     retention: float | UnsetType | None = UNSET
-    limits: tuple[dict[str, Any], ...] | UnsetType = UNSET
+    limits: tuple[Limit, ...] | UnsetType = UNSET
     external: bool | UnsetType = UNSET
 
 

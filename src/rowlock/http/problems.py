@@ -283,6 +283,8 @@ def from_error(error: errors.RowlockError) -> Problem:
             return Problem("wrong_state", str(error), flow_status=error.status)
         case errors.OnceTaken():
             return Problem("once_taken", str(error), field="key", first=error.first)
+        case errors.LimitNotFound():
+            return Problem("limit_not_found", str(error))
         case errors.TemplateNotFound():
             return Problem("template_not_found", str(error))
         case errors.TemplateExists():

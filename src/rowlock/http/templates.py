@@ -11,6 +11,7 @@ from rowlock.client.why import is_live
 from rowlock.core.codec import check_text
 from rowlock.core.debounce import Window
 from rowlock.core.job import Lane, check_topic
+from rowlock.core.limits import Limit
 from rowlock.core.steps import MAX_STEPS
 from rowlock.core.templates import (
     MAX_DESCRIPTION,
@@ -87,7 +88,7 @@ class TemplatePatch(Asked, frozen=True, kw_only=True):
     throttle: WindowSeconds | UnsetType | None = UNSET
     schedulable: bool | UnsetType = UNSET
     retention: Seconds | UnsetType | None = UNSET
-    limits: tuple[dict[str, Any], ...] | UnsetType = UNSET
+    limits: tuple[Limit, ...] | UnsetType = UNSET
     external: bool | UnsetType = UNSET
     reason: Reason | None = None
 
@@ -141,7 +142,7 @@ class TemplateBody(Struct, kw_only=True):
     throttle: float | None
     schedulable: bool
     retention: float | None
-    limits: tuple[dict[str, Any], ...]
+    limits: tuple[Limit, ...]
     external: bool
     ready: int
     ready_capped: bool

@@ -66,6 +66,7 @@ class ClaimSettle:
         self.starting = 0  # … by claims that are the start mark as well
         self._hungry = True  # there may be work
         self._plenty = False  # the last claim brought all it asked for: there is more, so two may be under way
+        self._limited = False  # some topics have limits
         self._rings = 0  # how often `wake` was called
         self.claim_lost = False  # a claim's reply was lost: the worker may hold jobs that it does not know
         self.under_way = 0
@@ -75,6 +76,8 @@ class ClaimSettle:
         self._bell: asyncio.Task[None] | None = None
         self._due: asyncio.TimerHandle | None = None
         self._due_at = 0.0
+        self._rated: asyncio.TimerHandle | None = None  # when a rate lets a job start
+        self._rated_at = 0.0
         self._again: asyncio.TimerHandle | None = None
         self._gathering: asyncio.TimerHandle | None = None
         self._gathered = 0.0  # when the last round began
@@ -92,7 +95,7 @@ class ClaimSettle:
 
     async def stop(self) -> None:
         """End all rounds. Runs that are not settled stay so."""
-        for timer in (self._due, self._again, self._gathering):
+        for timer in (self._due, self._rated, self._again, self._gathering):
             if timer is not None:
                 timer.cancel()
         for task in self._tasks:
@@ -114,6 +117,8 @@ class ClaimSettle:
             self._slots.clear(run)  # a stop costs no retry, even if this process dies before the settlement
         to = self._outcomes.decide(run, outcome)
         self._finished.append((run, to))
+        if self._limited:
+            self.wake()  # its end makes room in a limit
         self._changed.set()
         if to.error is not None:
             log.warning("%r %s: %s", run, to.event, last_line(to.error)[:300])
@@ -251,8 +256,9 @@ class ClaimSettle:
             return None
         room = self._room()
         # If all of them start at once, the claim itself is the start mark.
-        starts = room + self._asked <= self._slots.free()
-        return Claim(self._slots.name, self._lanes, room, self._settings.lease, starts, AHEAD_BYTES)
+        free = self._slots.free() - self._asked
+        lanes, lease = self._lanes, self._settings.lease
+        return Claim(self._slots.name, lanes, room, lease, room <= free, AHEAD_BYTES, max(0, free))
 
     async def _settle(self, batch: list[Settling], claim: Claim | None) -> Claimed | None:
         settlements = [Settlement(run.job.id, run.job.version, to, run.job.locked_by) for run, to in batch]
@@ -346,8 +352,11 @@ class ClaimSettle:
             self._hungry = True
         self._in_vain = self._in_vain + 1 if claimed.contended and not claimed.jobs else 0
         self._promote_in(claimed.next_due)
+        self._start_in(claimed.next_start)
+        self._limited = claimed.limited
         self._slots.weigh(claimed)
-        self._admit(claimed.jobs, lease=claim.lease, marked=claim.start, sent=sent)
+        marked = claim.start if claimed.start is None else claimed.start
+        self._admit(claimed.jobs, lease=claim.lease, marked=marked, sent=sent)
 
     # ── Start marks ──
 
@@ -417,6 +426,21 @@ class ClaimSettle:
         if self._due is not None:
             self._due.cancel()
         self._due, self._due_at = self._slots.loop.call_later(wait, self._promote_now), at
+
+    def _start_in(self, seconds: float | None) -> None:
+        """Claim again when a rate lets a job start. The earlier time stays: the claim of then tells the next one."""
+        if seconds is None or seconds >= 3600:
+            return
+        at = time.monotonic() + seconds
+        if self._rated is not None and self._rated_at <= at:
+            return
+        if self._rated is not None:
+            self._rated.cancel()
+        self._rated, self._rated_at = self._slots.loop.call_later(seconds, self._start_now), at
+
+    def _start_now(self) -> None:
+        self._rated = None
+        self.wake()
 
     def _promote_now(self) -> None:
         self._due = None

@@ -92,7 +92,7 @@ class Maintenance:
             self._next_housekeeping = now + _HOUSEKEEPING
             duties += [self._tidier("sweep_records"), self._tidier("sweep_rollups"), self._tidier("prune_bulks")]
             duties += [self._tidier("prune_fires"), self._tidier("prune_flows")]
-            duties += [self._tidier("prune_throttles")]
+            duties += [self._tidier("prune_throttles"), self._tidier("prune_starts")]
             if workers:
                 duties += [self._prune, self._retire_dead_workers]
         return duties

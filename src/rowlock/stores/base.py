@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rowlock.core.schedules import Fired, Schedule
     from rowlock.stores.bulk import Bulk, BulkItem, NewBulk, Steering
     from rowlock.stores.flows import FlowGraph
+    from rowlock.stores.limits import NewShare, Usage
     from rowlock.stores.schedules import Decide, Decided, ScheduleFilter, Which
 
     R_co = typing_extensions.TypeVar("R_co", covariant=True, default=Any)
@@ -65,6 +66,7 @@ MEMORY = "@memory"  # ends the identity of a database in memory, which no other 
 #   bulk actions that ended long ago.
 # prune_fires: remove what is known of old times of schedules that made no job.
 # prune_flows: remove flows that have no job any more. prune_throttles: forget keys whose throttle is over.
+# prune_starts: remove starts that no rate counts any more.
 Chore = Literal[
     "fold_counts",
     "group_failures",
@@ -74,6 +76,7 @@ Chore = Literal[
     "prune_fires",
     "prune_flows",
     "prune_throttles",
+    "prune_starts",
 ]
 CHORES: dict[Chore, int] = {  # what one call should do at most
     "fold_counts": 10_000,
@@ -84,6 +87,7 @@ CHORES: dict[Chore, int] = {  # what one call should do at most
     "prune_fires": 10_000,
     "prune_flows": 1000,
     "prune_throttles": 10_000,
+    "prune_starts": 10_000,
 }
 
 
@@ -132,7 +136,8 @@ class Enqueued(Struct, Generic[R_co], frozen=True):
 
 class Claim(Struct, frozen=True):
     """`start`: the handlers start at once, so mark it in the claim itself. Jobs claimed ahead are marked by heartbeat,
-    or by settle. `size`: bytes of payload after which the claim brings no more jobs; None: any number."""
+    or by settle. `size`: bytes of payload after which the claim brings no more jobs; None: any number. `slots`: how
+    many handlers could start at once; None: all. Jobs of topics with limits are not claimed ahead."""
 
     worker: str
     lanes: tuple[Lane, ...]
@@ -140,18 +145,29 @@ class Claim(Struct, frozen=True):
     lease: float
     start: bool = True
     size: int | None = None
+    slots: int | None = None
+
+    @property
+    def starting(self) -> int:
+        """How many jobs may be claimed that start at once."""
+        return self.limit if self.slots is None else min(self.limit, self.slots)
 
 
 class Claimed(Struct, frozen=True):
     """`contended`: other workers had locked some of the due jobs, or they were too large; claim again at once.
     `next_due`: seconds until `promote` is needed for the next future job; None if there is none.
-    `size`: bytes of the payloads. `ends`: lines have to be looked at; the store does it before it answers."""
+    `size`: bytes of the payloads. `ends`: lines have to be looked at; the store does it before it answers. `limited`:
+    some topics have limits: claim again when a run has ended, which may make room. `start`: as in Claim, if it is
+    another one. `next_start`: seconds until a rate lets a job start; None: no rate holds one up."""
 
     jobs: list[Job]
     contended: bool
     next_due: float | None
     size: int = 0
     ends: bool = False
+    limited: bool = False
+    start: bool | None = None
+    next_start: float | None = None
 
 
 class Settled(Struct, frozen=True):
@@ -383,8 +399,8 @@ class Store(Protocol):
 
     # ── Workers ──
     async def claim(self, claim: Claim) -> Claimed:
-        """pending → processing for at most `limit` jobs of the lanes: ready, not expired, topic not paused; highest
-        priority first across all lanes, then oldest run_at, then id. In that order."""
+        """pending → processing for at most `limit` jobs of the lanes: ready, not expired, not paused, limits free;
+        highest priority first across all lanes, then oldest run_at, then id. In that order. Shares take turns."""
         ...
 
     async def settle(self, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
@@ -485,6 +501,14 @@ class Store(Protocol):
         ...
 
     async def paused(self) -> list[Pause]: ...
+
+    async def limit_usage(self) -> Usage:
+        """Return all limits, and what is used of them (stores/limits.py)."""
+        ...
+
+    async def set_shares(self, shares: Sequence[NewShare]) -> None:
+        """Set the shares of jobs. Those that a worker holds, or that have changed since they were read, stay as they
+        are."""
 
     # ── Reading ──
     async def read(self, ids: Sequence[str], shape: type[T]) -> dict[str, T]:

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from rowlock.core.codec import decode
+from rowlock.core.limits import LIMITED, PUT
 
 Time = Callable[[Any], Any]  # from a column of a store to a time, or None
 
@@ -49,6 +50,13 @@ class Entry(Struct, frozen=True):
     reason: str | None = None
     data: dict[str, Any] = {}
     job_id: str | None = None
+
+
+def limited_topics(writes: Sequence[Write]) -> dict[str, bool] | None:
+    """Return the topics that get limits, or lose them. None: these writes are not about limits."""
+    if not any(one.kind in (LIMITED, PUT) for one in writes):
+        return None
+    return {one.id: one.data is not None for one in sorted(writes, key=lambda one: one.id) if one.kind == LIMITED}
 
 
 class AuditFilter(Struct, frozen=True, kw_only=True):

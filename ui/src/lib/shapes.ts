@@ -270,6 +270,17 @@ export interface CompleteBody {
 }
 
 /**
+ * At most `max` jobs run at once, in all workers together. `by`: for each value of this field. `name`: all topics
+ * with a limit of this name share it.
+ */
+export interface Concurrency {
+  by?: string | null;
+  kind: "concurrency";
+  max: number;
+  name?: string | null;
+}
+
+/**
  * The job runs `seconds` after the last enqueue with its key, but not later than `at_most` seconds after the first
  * one.
  */
@@ -460,6 +471,13 @@ export interface FailuresAnswer {
   items: FailureBody[];
   next: string | null;
   ungrouped: number;
+}
+
+/** The values of a field take turns. `weights`: how many jobs a value starts in its turn; 1 if it is not named. */
+export interface Fair {
+  by: string;
+  kind: "fair";
+  weights?: Record<string, number>;
 }
 
 /**
@@ -896,6 +914,19 @@ export interface ProgressBody {
   worker: string;
 }
 
+/**
+ * At most `max` jobs start in any `per` seconds, retries and resumed jobs included. `burst`: at most so many of
+ * them at once; then they are spread evenly. `by` and `name`: as for Concurrency.
+ */
+export interface Rate {
+  burst?: number | null;
+  by?: string | null;
+  kind: "rate";
+  max: number;
+  name?: string | null;
+  per: number;
+}
+
 export interface Ready {
   problem?: string | null;
   status: string;
@@ -1302,7 +1333,7 @@ export interface TemplateBody {
   external: boolean;
   if_live: "queue" | "reject" | "replace" | null;
   key: string[] | null;
-  limits: Record<string, unknown>[];
+  limits: (Concurrency | Rate | Fair)[];
   max_retries: number;
   once: boolean;
   priority: number;
@@ -1335,7 +1366,7 @@ export interface TemplateCreateBody {
   external?: boolean;
   if_live?: "queue" | "reject" | "replace" | null;
   key?: string[] | null;
-  limits?: Record<string, unknown>[];
+  limits?: (Concurrency | Rate | Fair)[];
   max_retries?: number;
   once?: boolean;
   priority?: number | "explicit" | "discovered" | "backfill";
@@ -1366,7 +1397,7 @@ export interface TemplatePatch {
   external?: boolean;
   if_live?: "queue" | "reject" | "replace" | null;
   key?: string[] | null;
-  limits?: Record<string, unknown>[];
+  limits?: (Concurrency | Rate | Fair)[];
   max_retries?: number;
   once?: boolean;
   priority?: number | "explicit" | "discovered" | "backfill";

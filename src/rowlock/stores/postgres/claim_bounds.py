@@ -108,6 +108,7 @@ class Lanes:
         self._generation = 0
         self._walked = 0  # claims in a row that have read many dead entries
         self._tour = Tour()
+        self.limited = False  # some of the topics have limits, as the last claim has seen
 
     def forget(self) -> None:
         self._read = {}

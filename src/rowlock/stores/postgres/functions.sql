@@ -411,6 +411,7 @@ LANGUAGE plpgsql ROWS 10 SET plan_cache_mode = force_generic_plan SET enable_seq
 DECLARE
     lanes text;
     versions text;
+    limited_topic text;
     seconds double precision;
 BEGIN
     PERFORM {schema}._jobs_check_text(worker, 'worker', 512, true);
@@ -426,6 +427,13 @@ BEGIN
     SELECT string_agg(l.topic, ' '), string_agg(l.version, ' ') INTO lanes, versions FROM (
         SELECT DISTINCT split_part(t, '@', 1) AS topic, coalesce(nullif(split_part(t, '@', 2), ''), '0') AS version
         FROM unnest(topics) t) l;
+
+    SELECT t.topic INTO limited_topic FROM {schema}._jobs_topics t
+    WHERE t.limited AND t.topic = ANY (string_to_array(lanes, ' ')) ORDER BY t.topic LIMIT 1;
+    IF FOUND THEN
+        PERFORM {schema}._jobs_refuse('topics', 'limited',
+            format('%s has limits, and SQL can''t keep them: run its jobs in a rowlock worker, or by HTTP', limited_topic));
+    END IF;
 
     -- Promote jobs that have come due: there may be no Python worker that does it.
     WITH picked AS MATERIALIZED (

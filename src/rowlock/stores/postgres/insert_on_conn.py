@@ -47,6 +47,7 @@ class _Row(Struct, frozen=True, omit_defaults=True):
     line: str | None = None
     flow_id: str | None = None
     blocked: bool = False
+    share: str | None = None
 
 
 class _Asked(Struct, frozen=True, omit_defaults=True):
@@ -237,6 +238,7 @@ def _row(n: int, job: NewJob) -> _Row:
         n, job.id, job.topic, msgspec.Raw(job.payload.encode()), job.priority, job.delay, job.template_version,
         job.max_retries, job.timeout, _micros(job.run_at), _micros(job.expires_at), job.key, job.scope, job.scope_id,
         job.tags or None, job.trace, job.if_live, job.line, job.flow_id, job.is_blocked,
+        job.share,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rowlock.core import codec
 from rowlock.stores.postgres.statements import Statements
-from rowlock.stores.records import Entry, Refused, Write
+from rowlock.stores.records import Entry, Refused, Write, limited_topics
 
 
 async def write(connection: Any, sql: Statements, writes: Sequence[Write], *entries: Entry) -> None:
@@ -23,6 +23,8 @@ async def write(connection: Any, sql: Statements, writes: Sequence[Write], *entr
                 done = await connection.fetchrow(sql.record_put, *new, one.revision == 0)
         if done is None:
             raise Refused
+    if (limited := limited_topics(writes)) is not None:
+        await connection.execute(sql.set_limited, list(limited), list(limited.values()))
     for entry in entries:
         data = codec.encode(entry.data, "data")
         told = (entry.by, entry.action, entry.topic, entry.reason, data, entry.job_id)

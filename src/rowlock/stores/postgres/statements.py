@@ -122,6 +122,7 @@ _PATCHED = {
             "step",
             "waits_for",
             "line",
+            "share",
         ),
         "text",
     ),
@@ -172,6 +173,8 @@ class Statements:
         self.settle_mixed_and_claim = _bare(f"WITH\n{mixed},\n{behind_settle}\n{both}")
         self.complete_and_claim = f"WITH\n{complete},\n{behind_complete}\n{both}"
         self.settle_on_conn = part("settle_on_conn", settle=settling(schema, _from_json(SETTLE)))
+
+        self.limits_take = part("limits_take", columns=CLAIMED_COLUMNS, nulls=CLAIMED_NULLS)
 
         self.insert = part("insert", order="", conflict=_IGNORE)
         self.insert_new = part("insert", order="", conflict="")

@@ -63,6 +63,7 @@ from rowlock.stores.bulk import BATCH, KEPT, PREVIEW_LIFE, WAKING, Bulk, BulkIte
 from rowlock.stores.driver_neutral import Query, drive_async
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.flows import FlowGraph, StoredEdges
+from rowlock.stores.limits import NewShare, Taken, Usage, add_limited
 from rowlock.stores.listing import Seen, WalkPart, find, find_newest, make_page, page_ids
 from rowlock.stores.migrations import Migration, Pending, require_none
 from rowlock.stores.postgres import bulk as bulks
@@ -70,6 +71,7 @@ from rowlock.stores.postgres import (
     failures,
     flows,
     insert_on_conn,
+    limits,
     listing,
     migrate,
     moves,
@@ -256,12 +258,13 @@ class PostgresStore:
 
     async def _insert(self, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
         keyed = any(job.key is not None for job in jobs)
-        if not keyed and not repeat:
+        shared = any([job.share for job in jobs])  # noqa: C419 - a generator takes twice as long
+        if not keyed and not repeat and not shared:
             return await self._insert_new(jobs)
         self._owes_ring = True
         if repeat:
             await self._ghosts.outlast(jobs, self.now)
-        if keyed and any(job.line is not None or job.once is not None or job.throttle is not None for job in jobs):
+        if shared or (keyed and any(job.line or job.once or job.throttle for job in jobs)):
             return await self._insert_lined(jobs, repeat)
         if len(jobs) == 1 and not repeat:
             return await self._insert_keyed(jobs)
@@ -326,6 +329,39 @@ class PostgresStore:
     async def claim(self, claim: Claim) -> Claimed:
         if claim.limit <= 0 or not claim.lanes:
             return NOTHING
+        if not self._claim_bounds.of(claim.lanes).limited:
+            return await self._with_limited(claim, await self._claim(claim))
+        taken = await self._claim_limited(claim, claim.starting)
+        if not taken.jobs:
+            return add_limited(taken, await self._claim(claim))
+        # All of them start at once: what is claimed ahead could take the slot of a job that counts as started.
+        rest = structs.replace(claim, limit=claim.starting - len(taken.jobs), slots=None, start=True)
+        return add_limited(taken, await self._claim(rest) if rest.limit > 0 else NOTHING)
+
+    async def _with_limited(self, claim: Claim, claimed: Claimed) -> Claimed:
+        """Claim jobs of topics with limits, if the claim has met such topics for the first time."""
+        if not claimed.limited or not claim.start or len(claimed.jobs) >= claim.starting:
+            return claimed
+        return add_limited(await self._claim_limited(claim, claim.starting - len(claimed.jobs)), claimed)
+
+    async def _claim_limited(self, claim: Claim, limit: int) -> Taken:
+        if limit <= 0:
+            return Taken()
+        taken = await self._with_connection(
+            lambda connection: limits.claim_limited(connection, self._sql, self._clock, claim, limit)
+        )
+        self._claim_bounds.of(claim.lanes).limited = taken.limited
+        if taken.more:  # other workers may have slots for them
+            await self._ring_for_others()
+        return taken
+
+    async def _ring_for_others(self) -> None:
+        try:
+            await self.ring()
+        except errors.StoreError as error:  # no error of the caller, whose statement is committed
+            log.warning("no worker was woken: %s", error)
+
+    async def _claim(self, claim: Claim) -> Claimed:
         asked = self._ask(claim)
 
         async def run(connection: Any) -> list[Any]:
@@ -373,7 +409,8 @@ class PostgresStore:
         return _Asked(lanes, plan, after, time.monotonic(), (*plan.lanes, *plan.parts, *rest))
 
     def _claimed(self, claim: Claim, asked: _Asked, found: list[Any]) -> Claimed:
-        (contended, dead, dead_due, ends), next_due, now, until = found[0][:4]
+        (contended, dead, dead_due, ends, limited), next_due, now, until = found[0][:4]
+        asked.lanes.limited = bool(limited)
         started = now if claim.start else None
         jobs = [rows.claimed_job(row, claim.worker, now, until, started) for row in found[1:]]
         jobs.sort(key=rows.turn)
@@ -382,7 +419,7 @@ class PostgresStore:
             asked.lanes.learn(asked.plan, len(jobs) if contended else claim.limit, jobs, dead, looked)
         self._due.learn(asked.due_after, dead_due, looked, done=next_due is None or next_due > 0)
         size = sum([len(row[rows.CLAIMED_PAYLOAD]) for row in found[1:]])
-        return Claimed(jobs, bool(contended), next_due, size, bool(ends))
+        return Claimed(jobs, bool(contended), next_due, size, bool(ends), bool(limited))
 
     async def settle(self, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
         if not settlements:
@@ -395,11 +432,16 @@ class PostgresStore:
             [(applied, ended, woken)] = await self._settle(batch)
             claimed = None if claim is None else NOTHING
             await self._follow_up(ended, woken)
+        elif self._claim_bounds.of(claim.lanes).limited:  # what is settled makes room for others
+            [(applied, ended, woken)] = await self._settle(batch)
+            await self._follow_up(ended, woken)
+            claimed = await self.claim(claim)
         else:
             asked, not_after = self._ask(claim), self._clock.not_after()
             found = await self._settle(batch, *asked.parameters, not_after, claim.size)
             late = self._is_late(found, not_after)
             claimed = await self.claim(claim) if late else await self._with_ends(self._claimed(claim, asked, found))
+            claimed = await self._with_limited(claim, claimed)
             applied = found[0]["applied"]
         if applied is None and len(batch) == len(settlements):
             return Settled([APPLIED] * len(batch), claimed)
@@ -444,10 +486,7 @@ class PostgresStore:
         `claims`: its worker claims again at once, if this returns True: jobs are unblocked."""
         unblocked = await self._advance(once=claims) if ended else set()
         if woken or len(unblocked) > claims:
-            try:
-                await self.ring()
-            except errors.StoreError as error:  # no error of the caller, whose statement is committed
-                log.warning("no worker was woken: %s", error)
+            await self._ring_for_others()
         return bool(unblocked)
 
     async def _verdicts(
@@ -678,6 +717,8 @@ class PostgresStore:
                     return len(await connection.fetch(self._sql.record_sweep, most))
                 case "prune_fires":
                     return len(await connection.fetch(self._sql.prune_fires, most, FIRES_KEPT))
+                case "prune_starts":
+                    return len(await connection.fetch(self._sql.prune_starts, most))
                 case "sweep_rollups":
                     return rows.count(await rollups.sweep(connection, self._sql, most))
                 case "prune_throttles":
@@ -717,6 +758,17 @@ class PostgresStore:
                 raise errors.StoreBusy(f"{self._target.label}: another transaction holds the key of job {ids[0]}")
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.2)
+
+    async def limit_usage(self) -> Usage:
+        async def run(connection: Any) -> Usage:
+            return await limits.usage(connection, self._sql)
+
+        return await self._with_connection(run)
+
+    async def set_shares(self, shares: Sequence[NewShare]) -> None:
+        if shares:
+            columns = [list(column) for column in zip(*shares, strict=True)]
+            await self._fetch(self._sql.set_shares, *columns)
 
     async def steer_topic(
         self, topic: str, to: TopicSteering, *, by: str, reason: str | None = None, until: datetime | None = None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from sqlite3 import Connection, DataError
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from rowlock.core.codec import decode
 from rowlock.core.job import Job, Lane, Status
 from rowlock.core.times import NEVER
 from rowlock.stores import columns
 from rowlock.stores.base import Claim, Claimed
+from rowlock.stores.limits import Taken, add_limited
 from rowlock.stores.sqlite.rows import COMMON, RARE, RULES, Times, json_text, span, sql
 
 _Candidate = tuple[int, int, str, int]  # what they are ordered by: -priority, run_at, id; and n
@@ -57,28 +59,52 @@ class _Lease(NamedTuple):
 
 
 def claim(conn: Connection, now: int, claim: Claim) -> Claimed:
+    taken = _claim_limited(conn, now, claim)
+    if taken is None or not taken.jobs:
+        claimed = _claim(conn, now, claim)
+    else:
+        # All of them start at once: what is claimed ahead could take the slot of a job that counts as started.
+        claimed = _claim(conn, now, structs.replace(claim, limit=claim.starting - len(taken.jobs), start=True))
+    return claimed if taken is None else add_limited(taken, claimed)
+
+
+def _claim_limited(conn: Connection, now: int, claim: Claim) -> Taken | None:
+    limited = {topic for (topic,) in conn.execute(sql("claim_limited")).fetchall()}
+    if not limited or claim.starting <= 0 or not any(lane.topic in limited for lane in claim.lanes):
+        return None
+    from rowlock.stores.sqlite.limits import claim_limited  # it reads lanes, too
+
+    return claim_limited(conn, now, claim, claim.starting)
+
+
+def _claim(conn: Connection, now: int, claim: Claim) -> Claimed:
     chosen = _choose(conn, now, claim) if claim.limit > 0 and claim.lanes else []
-    jobs, size = _take(conn, now, claim, chosen) if chosen else ([], 0)
+    numbers = [candidate[3] for candidate in chosen]
+    jobs, size = take(conn, now, claim, numbers, start=claim.start) if chosen else ([], 0)
     (due,) = conn.execute(sql("claim_next_due")).fetchone()
     next_due = None if due is None or due >= NEVER else max(0, due - now) / 1e6
     return Claimed(jobs, contended=len(jobs) < len(chosen), next_due=next_due, size=size)
 
 
 def _choose(conn: Connection, now: int, claim: Claim) -> list[_Candidate]:
-    limit = claim.limit
-    paused = {topic for (topic,) in conn.execute(sql("claim_paused"), (now,)).fetchall()}
-    lanes = [lane for lane in set(claim.lanes) if lane.topic not in paused]
+    left_out = {topic for (topic,) in conn.execute(sql("claim_paused"), (now,)).fetchall()}
+    left_out |= {topic for (topic,) in conn.execute(sql("claim_limited")).fetchall()}
+    return heads(conn, now, [lane for lane in set(claim.lanes) if lane.topic not in left_out], claim.limit)
+
+
+def heads(conn: Connection, now: int, lanes: Sequence[Lane], limit: int) -> list[_Candidate]:
+    """Return the first jobs of all these lanes together."""
     if not lanes:
         return []
     if len(lanes) == 1:
         return _head(conn, now, lanes[0], limit, 0)
     # Of many deep lanes each will give a part only: ask each for twice its share, then those for more that gave all.
     share = min(limit, 2 * limit // len(lanes) + 8)
-    heads = [(lane, _head(conn, now, lane, share, 0)) for lane in lanes]
-    chosen = sorted(candidate for _, head in heads for candidate in head)[:limit]
+    found = [(lane, _head(conn, now, lane, share, 0)) for lane in lanes]
+    chosen = sorted(candidate for _, head in found for candidate in head)[:limit]
     if share < limit:
         last = chosen[-1] if len(chosen) == limit else None
-        for lane, head in heads:
+        for lane, head in found:
             if len(head) == share and (last is None or head[-1] <= last):
                 chosen += _head(conn, now, lane, limit - share, share)
         chosen = sorted(chosen)[:limit]
@@ -91,11 +117,10 @@ def _head(conn: Connection, now: int, lane: Lane, limit: int, offset: int) -> li
     return [] if found is None else _candidates(found)
 
 
-def _take(conn: Connection, now: int, claim: Claim, chosen: list[_Candidate]) -> tuple[list[Job], int]:
+def take(conn: Connection, now: int, claim: Claim, numbers: list[int], *, start: bool) -> tuple[list[Job], int]:
     """The jobs, and the bytes of their payloads. They are read part by part until there are enough bytes; then what was
     read is claimed."""
-    until, started = now + span(claim.lease), now if claim.start else None
-    numbers = [candidate[3] for candidate in chosen]
+    until, started = now + span(claim.lease), now if start else None
     times = Times()
     lease = _Lease(claim.worker, times[until], times[now], times[started])
     jobs: list[Job] = []

@@ -152,9 +152,9 @@ def _insert(cursor: Cursor, now: int, jobs: Sequence[NewJob]) -> set[str] | None
     """The ids that were inserted; None if all of them."""
     (before,) = cursor.execute(sql("insert_before")).fetchone()
     low, high = first_id_of(now // 1000 - _HOUR), first_id_of(now // 1000 + _HOUR)
-    lined = [job for job in jobs if job.line is not None or job.flow_id is not None]
+    lined = [job for job in jobs if _has_more(job)]
     inserted = sum(_insert_lined(cursor, job, now, not low <= job.id < high) for job in lined)
-    for part in _parts([job for job in jobs if job.line is None and job.flow_id is None] if lined else jobs):
+    for part in _parts([job for job in jobs if not _has_more(job)] if lined else jobs):
         values: list[Any] = []
         plain = all(low <= job.id < high and _is_plain(job) for job in part)
         for job in part:
@@ -166,12 +166,17 @@ def _insert(cursor: Cursor, now: int, jobs: Sequence[NewJob]) -> set[str] | None
     return {job_id for (job_id,) in cursor.execute(sql("insert_new"), {"ids": ids, "before": before}).fetchall()}
 
 
+def _has_more(job: NewJob) -> bool:
+    """True if it has values for columns that few jobs have."""
+    return job.line is not None or job.flow_id is not None or job.share is not None
+
+
 def _insert_lined(cursor: Cursor, job: NewJob, now: int, stray: bool) -> int:
     job_id, topic, version, ready, *rest = _row(job, now, stray)
     place = cursor.execute(sql("line_seq")).fetchone()[0] if job.if_live is not None else None
     status = BLOCKED if job.is_blocked else PENDING
     ready = 0 if job.is_blocked else ready
-    values = (job_id, topic, version, ready, *rest, job.if_live, job.line, place, job.flow_id, status.value)
+    values = (job_id, topic, version, ready, *rest, job.if_live, job.line, place, job.flow_id, status.value, job.share)
     return cursor.execute(sql("insert_lined"), values).rowcount
 
 

@@ -8,7 +8,17 @@ from sqlite3 import Connection
 from msgspec import structs
 
 from rowlock.core import codec
-from rowlock.stores.records import Audited, AuditFilter, Entry, Record, Refused, Write, read_audited, read_record
+from rowlock.stores.records import (
+    Audited,
+    AuditFilter,
+    Entry,
+    Record,
+    Refused,
+    Write,
+    limited_topics,
+    read_audited,
+    read_record,
+)
 from rowlock.stores.sqlite.rows import Times, json_text, micros, moment, sql
 
 
@@ -35,6 +45,9 @@ def write(conn: Connection, now: int, writes: Sequence[Write], *entries: Entry) 
         name = "record_delete" if one.data is None else "record_replace" if one.revision else "record_put"
         if conn.execute(sql(name), values).fetchone() is None:
             raise Refused
+    if (limited := limited_topics(writes)) is not None:
+        conn.executemany(sql("set_limited"), limited.items())
+        conn.execute(sql("limits_turn"), (None,))
     for entry in entries:
         conn.execute(
             'INSERT INTO _jobs_audit (at, "by", action, topic, reason, data, job_id) VALUES (?, ?, ?, ?, ?, ?, ?)',

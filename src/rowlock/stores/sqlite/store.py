@@ -54,6 +54,7 @@ from rowlock.stores.bulk import BATCH, Bulk, BulkItem, NewBulk, Steering
 from rowlock.stores.callers.refusals import IN_MEMORY
 from rowlock.stores.failures import FailureQuery, Failures
 from rowlock.stores.flows import FlowGraph
+from rowlock.stores.limits import NewShare, Usage
 from rowlock.stores.migrations import Migration, Pending, require_none
 from rowlock.stores.queries import Filter, Page, Stats, check_place
 from rowlock.stores.records import ALL_LINES, Audited, AuditFilter, Entry, Record, Refused, Write
@@ -65,6 +66,7 @@ from rowlock.stores.sqlite import (
     failures,
     flows,
     forks,
+    limits,
     maintenance,
     moves,
     queries,
@@ -328,6 +330,13 @@ class SqliteStore:
     async def move(self, ids: Sequence[str], order: Order) -> list[Changed]:
         return await self._write(lambda conn, now: moves.move(conn, now, order, ids))
 
+    async def limit_usage(self) -> Usage:
+        return await self._read(lambda conn: limits.usage(conn, self._clock()))
+
+    async def set_shares(self, shares: Sequence[NewShare]) -> None:
+        if shares:
+            await self._write(lambda conn, now: limits.set_shares(conn, shares))
+
     async def steer_topic(
         self, topic: str, to: TopicSteering, *, by: str, reason: str | None = None, until: datetime | None = None
     ) -> bool:
@@ -565,6 +574,7 @@ _CHORES: dict[Chore, Callable[[sqlite3.Connection, int, int], int]] = {
     "sweep_rollups": rollups.sweep,
     "prune_bulks": bulks.prune,
     "prune_fires": schedules.prune,
+    "prune_starts": limits.prune_starts,
     "prune_flows": flows.prune_flows,
     "prune_throttles": maintenance.prune_throttles,
 }

@@ -8,7 +8,7 @@ lane AS MATERIALIZED (
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE {after_settle} l.topic <> ALL (ARRAY(
         SELECT topic FROM {schema}._jobs_topics
-        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
       -- After this time the worker no longer waits for the answer: see clock.py.
       AND (SELECT clock_timestamp()) <= coalesce({not_after}::timestamptz, 'infinity')
 ),
@@ -89,7 +89,9 @@ claim_summary AS (
     -- `seen` is one array, because each column of this row also costs a column of every claimed job. OFFSET 0 lets the
     -- meter be read last.
     SELECT ARRAY[(contended{or_woken})::int, {dead_claim} - meter.claim, {dead_due} - meter.due,
-                 (EXISTS (SELECT FROM {schema}._jobs_ends){or_ended})::int] AS seen, next_due, now, until
+                 (EXISTS (SELECT FROM {schema}._jobs_ends){or_ended})::int,
+                 (EXISTS (SELECT FROM {schema}._jobs_topics
+                          WHERE limited AND topic = ANY (string_to_array({topics}::text, ' '))))::int] AS seen, next_due, now, until
     FROM meter CROSS JOIN (
         SELECT CASE WHEN (SELECT count(*) FROM claimed) < {most}::int
                     THEN (SELECT count(*) FROM top) > (SELECT count(*) FROM claimed) ELSE false END AS contended,

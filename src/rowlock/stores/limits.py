@@ -1,0 +1,299 @@
+"""A claim of topics that have limits: the questions of `claiming`, in their order. A store answers them.
+
+Nothing is locked while they are asked. The last one, `Take`, claims the jobs only if no other claim of limited topics
+was made since the first: such a claim, and a change of limits, adds one to `epoch`. In between, jobs that workers hold
+can only become fewer. So limits are exact, and a worker that stops in the middle holds up no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct, structs
+
+from rowlock.core.job import Job, Lane
+from rowlock.core.limits import (
+    SECOND,
+    Candidate,
+    Counted,
+    Counting,
+    Fair,
+    Limited,
+    Put,
+    Queue,
+    Ring,
+    Room,
+    Row,
+    Rule,
+    Start,
+    Turn,
+    choose,
+    fields_of,
+    rules_of,
+)
+from rowlock.core.templates import read_lane
+from rowlock.stores.base import Claimed
+
+_SHARES = 250  # that one statement looks at
+_LOOKS = 4  # such statements in one claim: a claim looks at a thousand shares at most, and the next one goes on
+_SPARE = 2  # jobs are read for so many times the room, because some shares have fewer than others
+_TRIES = 3
+MOST_STARTS = 100_000  # that `limit_usage` reads
+
+
+class Limits(Struct, frozen=True):
+    """What is stored of limits. `turns`: by topic, whose turn it was last. `paused`: topics that are not claimed."""
+
+    epoch: int
+    now: int
+    turns: Mapping[str, Turn]
+    limited: Mapping[str, Limited]
+    puts: Sequence[Put]
+    paused: frozenset[str]
+
+    def rules(self) -> dict[str, tuple[Rule, ...]]:
+        return {topic: rules_of(topic, one, self.puts) for topic, one in self.limited.items()}
+
+
+class ReadLimits(Struct, frozen=True):
+    """→ Limits."""
+
+
+class ReadHeld(Struct, frozen=True):
+    """→ topic, share and number of jobs that workers hold."""
+
+    topics: Sequence[str]
+
+
+class ReadStarts(Struct, frozen=True):
+    """→ Start: what is stored of the starts of these rates and values."""
+
+    asked: Sequence[Counted]
+
+
+class ReadRow(Struct, frozen=True):
+    """→ Candidate: the first jobs of a lane."""
+
+    lane: Lane
+    limit: int
+
+
+class ReadShares(Struct, frozen=True):
+    """→ the shares behind `after` that have jobs to start, in their order. The empty text stands for jobs without one,
+    and comes first; it is looked for only if `after` is None."""
+
+    lane: Lane
+    after: str | None
+    limit: int
+
+
+class ReadJobs(Struct, frozen=True):
+    """→ by share, Candidate: its first jobs."""
+
+    lane: Lane
+    shares: Sequence[str]
+    limit: int
+
+
+class ReadOthers(Struct, frozen=True):
+    """→ Candidate: the first jobs of all these lanes together, which have no limits."""
+
+    lanes: Sequence[Lane]
+    limit: int
+
+
+class Take(Struct, frozen=True):
+    """→ jobs, and the bytes of their payloads; None: another claim came first. `shares`: a job is only taken if it
+    still has this one; the empty text: none; None: its share doesn't matter. `starts`: what to store of rates."""
+
+    epoch: int
+    ids: Sequence[str]
+    shares: Sequence[str | None]
+    starts: Sequence[Counting]
+    turns: Mapping[str, Turn]
+
+
+Ask = ReadLimits | ReadHeld | ReadStarts | ReadRow | ReadShares | ReadJobs | ReadOthers | Take
+
+
+class Taken(Struct, frozen=True):
+    """`next_start`: seconds until a rate lets a job start. `again`: it pays to claim again at once: another claim came
+    first, or there are more shares than were looked at. `more`: other workers may start jobs, too. `limited`: some of
+    the lanes have limits."""
+
+    jobs: list[Job] = []
+    size: int = 0
+    next_start: float | None = None
+    again: bool = False
+    more: bool = False
+    limited: bool = True
+
+
+def claiming(lanes: Sequence[Lane], limit: int) -> Generator[Ask, Any, Taken]:
+    """Claim at most `limit` jobs of those lanes that have limits."""
+    for _ in range(_TRIES):
+        taken = yield from _claiming(lanes, limit)
+        if taken is not None:
+            return taken
+    return Taken(again=True)
+
+
+def _claiming(lanes: Sequence[Lane], limit: int) -> Generator[Ask, Any, Taken | None]:
+    stored: Limits = yield ReadLimits()
+    rules = stored.rules()
+    mine = [lane for lane in lanes if lane.topic in rules and lane.topic not in stored.paused]
+    if not mine:
+        return Taken(limited=any(lane.topic in rules for lane in lanes))
+    names = {rule.name for lane in mine for rule in rules[lane.topic]}
+    related = sorted(topic for topic, known in rules.items() if any(rule.name in names for rule in known))
+    room = Room(rules, (yield ReadHeld(related)), stored.now)
+    turns = {key: turn for key, turn in stored.turns.items() if read_lane(key).topic in rules}
+    queues: list[Queue] = []
+    rings: dict[str, Ring] = {}
+    again = False
+    for lane in mine:
+        yield from _know(room, lane.topic, [None], fields=False)
+        if room.free(lane.topic, None, fields=False) <= 0:
+            continue
+        if fields_of(rules[lane.topic]):
+            ring, more = yield from _ring(room, lane, rules[lane.topic], turns.get(str(lane), Turn()), limit)
+            again = again or more
+            if ring is not None:
+                queues.append(ring)
+                rings[str(lane)] = ring
+        else:
+            free = min(limit, room.free(lane.topic, None))
+            if free > 0:
+                queues.append(Row(room, lane.topic, (yield ReadRow(lane, free))))
+    others: list[Candidate] = []
+    plain = [lane for lane in lanes if lane.topic not in rules]
+    if any(queue.peek() is not None for queue in queues) and plain:
+        others = yield ReadOthers(plain, limit)
+    picks = choose(room, queues, others, limit)
+    for topic, share in {(pick.topic, pick.share) for pick in picks}:
+        room.free(topic, share)  # tells when a rate that these have used up lets the next job start
+    turns |= {key: ring.turn for key, ring in rings.items()}
+    next_start = None if room.next_at is None else max(0, room.next_at - stored.now) / SECOND
+    if not picks:
+        if turns != stored.turns:  # the next claim looks at the shares behind these
+            yield Take(stored.epoch, [], [], [], turns)
+        return Taken(next_start=next_start, again=again)
+    ringed = {read_lane(key).topic for key in rings}
+    shares = [pick.share or "" if pick.topic in ringed else None for pick in picks]
+    found: tuple[list[Job], int] | None = yield Take(
+        stored.epoch, [pick.job.id for pick in picks], shares, room.counted(picks), turns
+    )
+    if found is None:
+        return None
+    jobs, size = found
+    again = again or len(jobs) < len(picks)  # other connections have locked or changed the rest
+    return Taken(jobs, size, next_start, again, any(queue.peek() is not None for queue in queues))
+
+
+def _know(room: Room, topic: str, shares: Sequence[str | None], *, fields: bool = True) -> Generator[Ask, Any, None]:
+    if asked := room.unknown(topic, shares, fields=fields):
+        room.learn(asked, (yield ReadStarts(asked)))
+
+
+def _ring(
+    room: Room, lane: Lane, rules: Sequence[Rule], turn: Turn, limit: int
+) -> Generator[Ask, Any, tuple[Ring | None, bool]]:
+    """Return the shares that may start jobs, in the order of their turns; and whether there are more than were looked
+    at."""
+    fair = next((rule.limit for rule in rules if isinstance(rule.limit, Fair)), None)
+    free: list[str] = []
+    # The share whose turn it was may have some more jobs to start; else it comes last.
+    behind = turn.share
+    if turn.left > 0 and turn.share is not None:
+        free = yield from _free(room, lane, [turn.share])
+    wrapped = behind is None
+    looked = turn.share
+    unlooked = False
+    for _ in range(_LOOKS):
+        found: list[str] = yield ReadShares(lane, behind, _SHARES)
+        if wrapped and turn.share is not None:
+            found = [share for share in found if share <= turn.share]
+        free += [share for share in (yield from _free(room, lane, found)) if share not in free]
+        looked = found[-1] if found else looked
+        if len(free) >= limit:
+            break
+        if len(found) >= _SHARES:  # one more, if some jobs have no share
+            behind = found[-1]
+        elif wrapped:
+            break
+        else:
+            wrapped, behind = True, None
+    else:
+        unlooked = True
+    if not free:
+        return (Ring(room, lane.topic, [], Turn(looked), fair), True) if unlooked else (None, False)
+    chosen = free[: limit + 1]  # one more: the share whose turn it was may have no job
+    weight = max([1, *fair.weights.values()]) if fair is not None else 1
+    most = min(limit, max(weight, _SPARE * limit // len(chosen) + 1))
+    jobs: Mapping[str, Sequence[Candidate]] = yield ReadJobs(lane, chosen, most)
+    full = any(len(jobs.get(share, ())) == most for share in chosen) and most < limit
+    return Ring(room, lane.topic, [(share, jobs.get(share, ())) for share in chosen], turn, fair), full or unlooked
+
+
+def _free(room: Room, lane: Lane, shares: Sequence[str]) -> Generator[Ask, Any, list[str]]:
+    yield from _know(room, lane.topic, [share or None for share in shares])
+    return [share for share in shares if room.free(lane.topic, share or None) > 0]
+
+
+def add_limited(taken: Taken, claimed: Claimed) -> Claimed:
+    """Return a claim together with the jobs of limited topics that came before or after it."""
+    return structs.replace(
+        claimed,
+        jobs=sorted([*taken.jobs, *claimed.jobs], key=lambda job: (-job.priority, job.run_at, job.id)),
+        contended=claimed.contended or taken.again,
+        size=claimed.size + taken.size,
+        start=True if taken.jobs else None,
+        limited=taken.limited,
+        next_start=taken.next_start,
+    )
+
+
+class NewShare(NamedTuple):
+    """The share that a job is to have, as it was at `updated`."""
+
+    id: str
+    updated: datetime
+    share: str | None
+
+
+class Usage(Struct, frozen=True):
+    """What is used of all limits: jobs that workers hold, by topic and share; starts of rates, the newest ones;
+    `waiting`: jobs of limited topics that are due, counted up to a bound."""
+
+    stored: Limits
+    held: Sequence[tuple[str, str | None, int]]
+    starts: Sequence[Start]
+    waiting: Sequence[tuple[str, int]]
+
+
+# ── As it is stored ──
+
+_decode_limited = msgspec.json.Decoder(Limited).decode
+_decode_put = msgspec.json.Decoder(Put).decode
+
+
+def read_limits(
+    epoch: int, now: int, turns: str, limited: Mapping[str, str], puts: Sequence[str], paused: Sequence[str]
+) -> Limits:
+    """The texts are JSON."""
+    return Limits(
+        epoch,
+        now,
+        msgspec.json.decode(turns, type=dict[str, Turn]),
+        {topic: _decode_limited(data) for topic, data in limited.items()},
+        [_decode_put(data) for data in puts],
+        frozenset(paused),
+    )
+
+
+def turns_text(turns: Mapping[str, Turn]) -> str:
+    """Without those that say nothing."""
+    return msgspec.json.encode({key: turn for key, turn in turns.items() if turn != Turn()}).decode()

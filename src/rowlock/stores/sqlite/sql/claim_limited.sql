@@ -1,0 +1,1 @@
+SELECT topic FROM _jobs_topics WHERE limited

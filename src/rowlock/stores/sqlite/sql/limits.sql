@@ -1,0 +1,1 @@
+SELECT epoch, turns FROM _jobs_limits

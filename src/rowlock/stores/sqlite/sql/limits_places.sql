@@ -1,0 +1,1 @@
+SELECT j.n FROM json_each(?) i CROSS JOIN _jobs j ON j.id = i.value

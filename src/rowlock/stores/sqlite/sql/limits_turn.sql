@@ -1,0 +1,1 @@
+UPDATE _jobs_limits SET epoch = epoch + 1, turns = coalesce(?, turns)

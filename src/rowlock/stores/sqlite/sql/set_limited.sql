@@ -1,0 +1,2 @@
+INSERT INTO _jobs_topics (topic, limited) VALUES (?, ?)
+ON CONFLICT (topic) DO UPDATE SET limited = excluded.limited
