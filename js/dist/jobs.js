@@ -2,7 +2,7 @@ import { Conflict, WaitTimeout } from "./errors.js";
 import { createFlow } from "./flows.js";
 import { newId } from "./ids.js";
 import { List } from "./pages.js";
-import { backoff, mayRepeat, part, pause } from "./request.js";
+import { backoff, json, mayRepeat, part, pause } from "./request.js";
 import { liveJobs } from "./stream.js";
 import { batches, isOwn, Together } from "./together.js";
 const POLL = 25;
@@ -28,7 +28,10 @@ export class JobsClient {
         }
     }
     async enqueueMany(jobs, { signal } = {}) {
-        const whole = jobs.map((job) => ({ ...job, id: job.id ?? newId() }));
+        const whole = jobs.map((job) => {
+            const named = { ...job, id: job.id ?? newId() };
+            return { named, text: json(named) };
+        });
         const done = [];
         for (const { text, items } of batches(whole)) {
             try {
@@ -38,7 +41,7 @@ export class JobsClient {
             catch (error) {
                 if (!isOwn(error) || jobs.slice(done.length, done.length + items.length).some((job) => job.id))
                     throw error;
-                done.push(...items.map(({ id, topic }) => ({ id, topic, status: null, run_at: null, created: null, existing: false })));
+                done.push(...items.map(({ named: { id, topic } }) => ({ id, topic, status: null, run_at: null, created: null, existing: false })));
             }
         }
         return done;
@@ -73,7 +76,7 @@ export class JobsClient {
         const until = performance.now() + timeout * 1000;
         for (let early = 0, answered = false;;) {
             const began = performance.now();
-            const seconds = Math.min(Math.max((until - began) / 1000, 0), POLL);
+            const seconds = answered ? Math.min(Math.max((until - began) / 1000, 0), POLL) : 0;
             try {
                 const ask = { query: { timeout: seconds }, timeout: seconds + 10, signal, retries: answered ? 0 : undefined };
                 const job = await this.#requests.send("GET", path, ask);

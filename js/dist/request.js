@@ -30,7 +30,7 @@ export class Requests {
     async send(method, path, ask = {}) {
         const repeatable = ask.repeatable ?? (ask.retries !== undefined || REPEATABLE.has(method));
         const most = ask.retries ?? this.retries;
-        const sent = ask.text ?? (ask.body === undefined ? undefined : JSON.stringify(ask.body));
+        const sent = ask.text ?? (ask.body === undefined ? undefined : json(ask.body));
         for (let tries = 0;; tries++) {
             try {
                 return await this.#try(method, path, ask, sent, (readJson));
@@ -53,6 +53,7 @@ export class Requests {
         const { signal } = ask;
         signal?.throwIfAborted();
         const seconds = ask.timeout ?? this.#timeout;
+        const address = this.base + path + query(ask.query);
         for (let renewed = false;; renewed = true) {
             const token = this.#token ?? (typeof this.#given === "function" ? await unlessAborted(this.#ask(false), signal) : null);
             const ours = new AbortController();
@@ -60,7 +61,7 @@ export class Requests {
             const timer = setTimeout(stop, Math.min(seconds * 1000, LONGEST_TIMER));
             const forget = signal && onAbort(signal, stop);
             try {
-                const answer = await this.#fetch(this.base + path + query(ask.query), {
+                const answer = await this.#fetch(address, {
                     method,
                     headers: this.#with(token, sent !== undefined),
                     body: sent ?? null,
@@ -126,6 +127,14 @@ export class Requests {
             clearTimeout(timer);
         }
     }
+}
+export function json(value) {
+    return JSON.stringify(value, function (name, plain) {
+        const given = this[name];
+        if (typeof plain === "number" ? !Number.isFinite(plain) : given instanceof Date && plain === null)
+            throw new TypeError(`${name} is ${given}`);
+        return plain;
+    });
 }
 export function part(text) {
     if (typeof text !== "string" || text === "" || text === "." || text === "..") {
@@ -212,10 +221,14 @@ function query(given) {
     for (const [name, value] of Object.entries(given)) {
         for (const one of Array.isArray(value) ? value : [value]) {
             if (one !== undefined && one !== null)
-                parameters.append(name, one instanceof Date ? one.toISOString() : String(one));
+                parameters.append(name, one instanceof Date ? time(name, one) : String(one));
         }
     }
     return parameters.size ? `?${parameters}` : "";
+}
+function time(name, given) {
+    json({ [name]: given });
+    return given.toISOString();
 }
 function number(name, given, otherwise) {
     if (given === undefined)

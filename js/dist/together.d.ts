@@ -11,8 +11,10 @@ export declare class Together {
 }
 /** True if the server refuses an id that this client has made: then an earlier try added the job, and this caller may add jobs but not see them. */
 export declare const isOwn: (error: unknown) => boolean;
-/** Cut jobs into the bodies of requests. */
-export declare function batches(jobs: readonly Named[]): Generator<{
+/** Cut jobs, each with its JSON text, into the bodies of requests. */
+export declare function batches<Item extends {
     text: string;
-    items: Named[];
+}>(jobs: Iterable<Item>): Generator<{
+    text: string;
+    items: Item[];
 }>;

@@ -1,5 +1,5 @@
 import { BadRequest, Conflict, NotAllowed, NotFound, RequestError } from "./errors.js";
-import { unlessAborted } from "./request.js";
+import { json, unlessAborted } from "./request.js";
 const MOST_JOBS = 1000;
 const MOST_BYTES = 1 << 20;
 const UNDER_WAY = 2;
@@ -12,9 +12,9 @@ export class Together {
         this.#requests = requests;
     }
     async enqueue(job, signal) {
-        JSON.stringify(job);
+        const text = json(job);
         return unlessAborted(new Promise((resolve, reject) => {
-            this.#calls.push({ job, signal, resolve, reject });
+            this.#calls.push({ text, signal, resolve, reject });
             this.#ask();
         }), signal);
     }
@@ -36,11 +36,8 @@ export class Together {
         });
     }
     async #send(calls) {
-        let at = 0;
-        for (const { text, items } of batches(calls.map(({ job }) => job))) {
-            await this.#sendSome(calls.slice(at, at + items.length), text);
-            at += items.length;
-        }
+        for (const { text, items } of batches(calls))
+            await this.#sendSome(items, text);
     }
     async #sendSome(calls, text) {
         if (calls.length === 1)
@@ -57,9 +54,9 @@ export class Together {
                     call.reject(error);
         }
     }
-    async #sendOne({ job, resolve, reject }) {
+    async #sendOne({ text, resolve, reject }) {
         try {
-            resolve((await this.#requests.send("POST", "/api/jobs/enqueue", { body: job, repeatable: true })).id);
+            resolve((await this.#requests.send("POST", "/api/jobs/enqueue", { text, repeatable: true })).id);
         }
         catch (error) {
             reject(error);
@@ -74,7 +71,7 @@ export function* batches(jobs) {
     let texts = [];
     let bytes = 0;
     for (const job of jobs) {
-        const text = JSON.stringify(job);
+        const { text } = job;
         const size = text.length * 3 < MOST_BYTES / MOST_JOBS ? text.length * 3 : encoder.encode(text).length;
         if (items.length && (items.length === MOST_JOBS || bytes + size > MOST_BYTES)) {
             yield { text: `{"jobs":[${texts.join()}]}`, items };

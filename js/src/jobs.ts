@@ -5,7 +5,7 @@ import { Conflict, WaitTimeout } from "./errors.ts";
 import { createFlow, type FlowJob } from "./flows.ts";
 import { newId } from "./ids.ts";
 import { List } from "./pages.ts";
-import { backoff, mayRepeat, part, pause, type Requests } from "./request.ts";
+import { backoff, json, mayRepeat, part, pause, type Requests } from "./request.ts";
 import { liveJobs } from "./stream.ts";
 import { batches, isOwn, type Named, Together } from "./together.ts";
 import type { Abortable, AnyTopics, Asked, EnqueueOptions, Filter, Job, NewJob, TopicMap, TopicOf } from "./types.ts";
@@ -66,7 +66,10 @@ export class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
    * the earlier ones stay. To repeat such a call safely, give each job an `id`.
    */
   async enqueueMany(jobs: readonly NewJob<Topics>[], { signal }: Abortable = {}): Promise<Enqueued[]> {
-    const whole = jobs.map((job): Named => ({ ...job, id: job.id ?? newId() }));
+    const whole = jobs.map((job) => {
+      const named = { ...job, id: job.id ?? newId() };
+      return { named, text: json(named) };
+    });
     const done: Enqueued[] = [];
     for (const { text, items } of batches(whole)) {
       try {
@@ -74,7 +77,7 @@ export class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
         done.push(...(await this.#requests.send<{ items: Enqueued[] }>("POST", "/api/jobs/enqueue/batch", ask)).items);
       } catch (error) {
         if (!isOwn(error) || jobs.slice(done.length, done.length + items.length).some((job) => job.id)) throw error;
-        done.push(...items.map(({ id, topic }) => ({ id, topic, status: null, run_at: null, created: null, existing: false })));
+        done.push(...items.map(({ named: { id, topic } }) => ({ id, topic, status: null, run_at: null, created: null, existing: false })));
       }
     }
     return done;
@@ -130,7 +133,7 @@ export class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
     const until = performance.now() + timeout * 1000;
     for (let early = 0, answered = false; ; ) {
       const began = performance.now();
-      const seconds = Math.min(Math.max((until - began) / 1000, 0), POLL);
+      const seconds = answered ? Math.min(Math.max((until - began) / 1000, 0), POLL) : 0; // the first answer comes at once
       try {
         const ask = { query: { timeout: seconds }, timeout: seconds + 10, signal, retries: answered ? 0 : undefined };
         const job = await this.#requests.send<Job<Topics, Topic>>("GET", path, ask);

@@ -80,7 +80,7 @@ export class Requests {
   async send<T>(method: string, path: string, ask: Ask = {}): Promise<T> {
     const repeatable = ask.repeatable ?? (ask.retries !== undefined || REPEATABLE.has(method));
     const most = ask.retries ?? this.retries;
-    const sent = ask.text ?? (ask.body === undefined ? undefined : JSON.stringify(ask.body));
+    const sent = ask.text ?? (ask.body === undefined ? undefined : json(ask.body));
     for (let tries = 0; ; tries++) {
       try {
         return await this.#try(method, path, ask, sent, readJson<T>);
@@ -103,6 +103,7 @@ export class Requests {
     const { signal } = ask;
     signal?.throwIfAborted();
     const seconds = ask.timeout ?? this.#timeout;
+    const address = this.base + path + query(ask.query);
     for (let renewed = false; ; renewed = true) {
       const token = this.#token ?? (typeof this.#given === "function" ? await unlessAborted(this.#ask(false), signal) : null);
       const ours = new AbortController();
@@ -110,7 +111,7 @@ export class Requests {
       const timer = setTimeout(stop, Math.min(seconds * 1000, LONGEST_TIMER));
       const forget = signal && onAbort(signal, stop);
       try {
-        const answer = await this.#fetch(this.base + path + query(ask.query), {
+        const answer = await this.#fetch(address, {
           method,
           headers: this.#with(token, sent !== undefined),
           body: sent ?? null,
@@ -167,6 +168,15 @@ export class Requests {
       clearTimeout(timer);
     }
   }
+}
+
+/** @internal Return the JSON text. JSON.stringify would write null for NaN, Infinity and an invalid Date, and a job would run at once. */
+export function json(value: unknown): string {
+  return JSON.stringify(value, function (this: Record<string, unknown>, name: string, plain: unknown) {
+    const given = this[name];
+    if (typeof plain === "number" ? !Number.isFinite(plain) : given instanceof Date && plain === null) throw new TypeError(`${name} is ${given}`);
+    return plain;
+  });
 }
 
 /** @internal Return an id or a name as one part of a path. */
@@ -258,10 +268,15 @@ function query(given: object | undefined): string {
   const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(given)) {
     for (const one of Array.isArray(value) ? value : [value]) {
-      if (one !== undefined && one !== null) parameters.append(name, one instanceof Date ? one.toISOString() : String(one));
+      if (one !== undefined && one !== null) parameters.append(name, one instanceof Date ? time(name, one) : String(one));
     }
   }
   return parameters.size ? `?${parameters}` : "";
+}
+
+function time(name: string, given: Date): string {
+  json({ [name]: given }); // throws if it is invalid
+  return given.toISOString();
 }
 
 function number(name: string, given: number | undefined, otherwise: number): number {

@@ -3,7 +3,7 @@
 
 import type { BatchItem, EnqueuedBody } from "./api.ts";
 import { BadRequest, Conflict, NotAllowed, NotFound, RequestError } from "./errors.ts";
-import { type Requests, unlessAborted } from "./request.ts";
+import { json, type Requests, unlessAborted } from "./request.ts";
 
 const MOST_JOBS = 1000; // of one request
 const MOST_BYTES = 1 << 20; // of its body; the server takes 64 KiB more
@@ -12,7 +12,8 @@ const UNDER_WAY = 2; // requests; what comes meanwhile waits for the next one
 export type Named = { id: string; topic: string };
 
 interface Call {
-  job: Named;
+  /** The job as it was when the call was made: the caller may change the payload since. */
+  text: string;
   resolve: (id: string) => void;
   reject: (error: unknown) => void;
   signal: AbortSignal | undefined;
@@ -30,10 +31,10 @@ export class Together {
 
   /** Return the id of the new job, or of the live job that has its key. An abort ends the call at once; its job may be stored all the same. */
   async enqueue(job: Named, signal: AbortSignal | undefined): Promise<string> {
-    JSON.stringify(job); // a job that it can't write must not take the others along
+    const text = json(job); // now: a job that it can't write must not take the others along
     return unlessAborted(
       new Promise((resolve, reject) => {
-        this.#calls.push({ job, signal, resolve, reject });
+        this.#calls.push({ text, signal, resolve, reject });
         this.#ask();
       }),
       signal,
@@ -58,11 +59,7 @@ export class Together {
   }
 
   async #send(calls: Call[]): Promise<void> {
-    let at = 0;
-    for (const { text, items } of batches(calls.map(({ job }) => job))) {
-      await this.#sendSome(calls.slice(at, at + items.length), text);
-      at += items.length;
-    }
+    for (const { text, items } of batches(calls)) await this.#sendSome(items, text);
   }
 
   async #sendSome(calls: Call[], text: string): Promise<void> {
@@ -77,9 +74,9 @@ export class Together {
     }
   }
 
-  async #sendOne({ job, resolve, reject }: Call): Promise<void> {
+  async #sendOne({ text, resolve, reject }: Call): Promise<void> {
     try {
-      resolve((await this.#requests.send<EnqueuedBody>("POST", "/api/jobs/enqueue", { body: job, repeatable: true })).id);
+      resolve((await this.#requests.send<EnqueuedBody>("POST", "/api/jobs/enqueue", { text, repeatable: true })).id);
     } catch (error) {
       reject(error);
     }
@@ -92,14 +89,14 @@ export const isOwn = (error: unknown): boolean => error instanceof RequestError 
 const isAboutJobs = (error: unknown): boolean =>
   error instanceof BadRequest || error instanceof Conflict || error instanceof NotAllowed || error instanceof NotFound;
 
-/** Cut jobs into the bodies of requests. */
-export function* batches(jobs: readonly Named[]): Generator<{ text: string; items: Named[] }> {
+/** Cut jobs, each with its JSON text, into the bodies of requests. */
+export function* batches<Item extends { text: string }>(jobs: Iterable<Item>): Generator<{ text: string; items: Item[] }> {
   const encoder = new TextEncoder();
-  let items: Named[] = [];
+  let items: Item[] = [];
   let texts: string[] = [];
   let bytes = 0;
   for (const job of jobs) {
-    const text = JSON.stringify(job);
+    const { text } = job;
     const size = text.length * 3 < MOST_BYTES / MOST_JOBS ? text.length * 3 : encoder.encode(text).length;
     if (items.length && (items.length === MOST_JOBS || bytes + size > MOST_BYTES)) {
       yield { text: `{"jobs":[${texts.join()}]}`, items };

@@ -230,6 +230,30 @@ test("bad arguments are refused at once, and never show the token", async () => 
   assert.equal((await client({ token: () => ` ${TOKEN}\n` }).jobs.stats()).pending >= 0, true);
 });
 
+test("a job is enqueued as it was when the call was made", async () => {
+  const topic = newTopic();
+  const payload = { n: 0 };
+  const calls = [];
+  for (payload.n = 1; payload.n <= 5; payload.n++) calls.push(jobs.enqueue(topic, payload));
+  const ids = await Promise.all(calls);
+  assert.deepEqual(await Promise.all(ids.map(async (id) => (await jobs.get(id)).payload.n)), [1, 2, 3, 4, 5]);
+});
+
+test("numbers and times that JSON can't hold are refused before anything is sent", async () => {
+  const topic = newTopic();
+  const never = new Date(NaN);
+  for (const options of [{ runAt: never }, { expiresAt: never }, { delay: NaN }, { delay: Infinity }]) {
+    const [name] = Object.keys(options);
+    await assert.rejects(jobs.enqueue(topic, {}, options), (error) => error instanceof TypeError && error.message.startsWith(`${name} is `));
+    await assert.rejects(jobs.enqueueMany([{ topic, payload: {} }, { topic, payload: {}, ...options }]), TypeError);
+  }
+  await assert.rejects(jobs.enqueue(topic, { price: NaN }), /price is NaN/);
+  const late = [...Array(1000).fill({ topic, payload: {} }), { topic, payload: { n: NaN } }];
+  await assert.rejects(jobs.enqueueMany(late), TypeError);
+  await assert.rejects(jobs.list({ createdFrom: never }).page(), (error) => error instanceof TypeError && /createdFrom is Invalid Date/.test(error.message));
+  assert.deepEqual(await jobs.list({ topic }).all(), []);
+});
+
 test("the cookie of the page's own login, with the proof that it is our page", async () => {
   const topic = newTopic();
   for (const token of [undefined, () => null]) {

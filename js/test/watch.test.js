@@ -147,6 +147,25 @@ test("watch and wait go on when the server restarts", async () => {
   }
 });
 
+test("a wait that has only begun goes on when the server is away for longer than the retries take", async () => {
+  let server = await serve();
+  try {
+    const id = await jobs.enqueue(newTopic(), {});
+    let sent = 0;
+    const counted = (...given) => (sent++, fetch(...given));
+    const waiting = client({ retries: 0, fetch: counted }, server.url).jobs.wait(id);
+    waiting.catch(() => {}); // it is awaited below
+    await until(() => sent >= 2, "the first answer");
+    await server.stop("SIGKILL");
+    await until(() => sent >= 4, "tries without a server");
+    server = await serve(server.port);
+    await jobs.cancel(id);
+    assert.equal((await waiting).status, "cancelled");
+  } finally {
+    await server.stop();
+  }
+});
+
 test("watch of a filter: the view of its jobs", async () => {
   const topic = newTopic();
   const ids = (await jobs.enqueueMany([1, 2, 3].map((n) => ({ topic, payload: { n } })))).map((one) => one.id);

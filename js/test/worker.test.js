@@ -70,6 +70,7 @@ describe("a worker", { concurrency: 8 }, () => {
     const results = {
       "result.a[1] is NaN": { a: [1, NaN] },
       "result.big is a BigInt": { big: 1n },
+      "result.m is a Map or a Set": { m: new Map([[1, 2]]) },
       "result.list[0].back is an object that contains itself": cycle,
       "result is a function": () => 1,
       "result.f is a function": { f() {} },

@@ -31,7 +31,7 @@ function unfit(value) {
         case "symbol":
             return `is a ${typeof value}`;
         default:
-            return undefined;
+            return value instanceof Map || value instanceof Set ? "is a Map or a Set: return an object or a list" : undefined;
     }
 }
 function problem(value, path, above) {
