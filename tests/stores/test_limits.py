@@ -352,7 +352,7 @@ async def test_priorities_count_between_limited_and_plain_topics(store: Harness)
 async def test_expired_jobs_are_not_claimed_and_hold_up_no_value(store: Harness) -> None:
     await limit(store, "mail", Concurrency(1, by="scope_id"))
     soon = await store.advance(10)
-    await store.insert(*[of("a", expires_at=soon) for _ in range(3)], of("b"))
+    await store.insert(*[of(key, expires_at=soon) for key in ("a", "aa", "ab")], of("b"))
     await store.advance(1)
     assert keys(await claim(store, 1)) == ["b"]
     await limit(store, "bills", Concurrency(1))
