@@ -94,8 +94,10 @@ async def test_every_way_to_enqueue_gives_a_job_its_share(jobs: Jobs) -> None:
     first = flow.add(limited.using(delay=3600).draft("a"))
     flow.add(("limited", {"tenant": "a"}), after=first)
     made += [one.id for one in (await flow.enqueue()).jobs.values()]
-    await jobs.schedules.put("s", limited.using(delay=3600).draft("a"), Every(timedelta(days=300)))
-    made.append((await jobs.schedules.run_now("s")).id)
+    await jobs.schedules.put("s", limited.draft("a"), Every(timedelta(days=300)))
+    fired = (await jobs.schedules.run_now("s")).job_id
+    assert fired is not None
+    made.append(fired)
     await jobs.start(topics=["parent"])
     await jobs.wait((await jobs.enqueue("parent")).id, timeout=PATIENCE)
     assert {await share_of(jobs, one) for one in made} == {'{"tenant":"a"}'}
