@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Literal, TypedDict
 
 from rowlock.core.cron import When
+from rowlock.core.limits import Fair, Limit
 from rowlock.core.retry import RetryPolicy
 from rowlock.core.templates import Cancel, IfLive
 from rowlock.tasks import Recurring
@@ -34,6 +35,8 @@ class WasmOptions(TypedDict, total=False):
     if_live: IfLive | None
     once: bool
     schedulable: bool
+    limits: Sequence[Limit]
+    fair: str | Fair | None
     retention: float | timedelta | None
     title: str | None
     description: str | None
