@@ -567,7 +567,10 @@ class SyncLimits:
     ) -> None:
         """Set a limit at run time, for a topic or for all topics that share the limit with this name. It takes the
         place of the limit in the code with the same kind and field, until it is cleared. `value`: only for this value
-        of the field. It holds from the next claim of any worker on."""
+        of the field. It holds from the next claim of any worker on.
+
+        Jobs that wait already get their values of a new field. Jobs that other processes enqueue within the next second
+        may have none: they count together, as those without a value."""
         return self._run(lambda: self._async.put(name, limit, value=value, reason=reason, by=by))
 
     def clear(
