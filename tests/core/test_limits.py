@@ -229,7 +229,7 @@ class Oracle:
         if isinstance(limit, Concurrency):
             return sum(self._counts(rule, value, *one) for one in self.held) <= limit.max
         if isinstance(limit, Rate):
-            times = [at for at, *one in self.starts if self._counts(rule, value, *one)]
+            times = [at for at, topic_, share_ in self.starts if self._counts(rule, value, topic_, share_)]
             return all(sum(now - length < at for at in times) <= most for length, most in limit.windows)
         return True
 
@@ -250,7 +250,7 @@ class Oracle:
         if isinstance(limit, Concurrency):
             assert sum(self._counts(rule, value, *one) for one in self.held) <= limit.max
         if isinstance(limit, Rate):
-            times = sorted(at for at, *one in self.starts if self._counts(rule, value, *one))
+            times = sorted(at for at, topic_, share_ in self.starts if self._counts(rule, value, topic_, share_))
             for length, most in limit.windows:
                 for first, past in zip(times, times[most:], strict=False):
                     assert past - first >= length

@@ -46,6 +46,7 @@ SUITES = {
     "race": Suite("race"),
     "lines": Suite("lines"),
     "flows": Suite("flows"),
+    "limits": Suite("limits"),
     "failover": Suite("failover", POSTGRES),
     "lagging": Suite("lagging", POSTGRES),
     "fuzz": Suite("fuzz"),

@@ -30,6 +30,9 @@ class Scale(Struct, frozen=True, kw_only=True):
     flows: int = 60
     flow_kills: int = 12
     gathered: int = 1000  # jobs that one job starts at once
+    limited: int = 2000  # jobs of topics with limits …
+    limited_workers: int = 16
+    limit_faults: int = 20  # … kills and freezes meanwhile
     strange: int = 1200  # values, of which half as many go through handlers
     misuses: int = 300
     seeds: int = 2000  # of the simulation

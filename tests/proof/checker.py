@@ -18,6 +18,7 @@ from tests.proof import (
     checker_clients,
     checker_events,
     checker_flows,
+    checker_limits,
     checker_lines,
     checker_moves,
     checker_runs,
@@ -27,6 +28,12 @@ from tests.proof import (
 )
 from tests.proof.history import History, Violation
 from tests.proof.lives import World
+
+
+def _s12(world: World) -> Iterable[tuple[str | None, str]]:
+    yield from checker_clients.s12_no_claim_of_a_paused_topic(world)
+    yield from checker_limits.s12_limits_hold_at_every_moment(world)
+
 
 INVARIANTS: dict[str, Callable[[World], Iterable[tuple[str | None, str]]]] = {
     "S1": checker_clients.s1_every_acknowledged_enqueue_is_one_job,
@@ -40,7 +47,7 @@ INVARIANTS: dict[str, Callable[[World], Iterable[tuple[str | None, str]]]] = {
     "S9": checker_moves.s9_retries_are_bounded_and_charged_rightly,
     "S10": checker_moves.s10_no_rescue_before_the_lease_ends,
     "S11": checker_moves.s11_no_claim_before_run_at,
-    "S12": checker_clients.s12_no_claim_of_a_paused_topic,
+    "S12": _s12,
     "S13": checker_clients.s13_one_live_job_per_key,
     "S14": checker_schedules.s14_one_job_per_time_and_every_time_is_on_record,
     "S15": checker_lines.s15_lines_keep_their_order_and_once_is_once,

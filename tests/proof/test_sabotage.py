@@ -11,6 +11,7 @@ import pytest
 from tests.databases import Databases
 from tests.proof.sabotage import DEFENCES, WORKERS, Defence, Switch
 from tests.proof.sabotage_flows import FLOWS
+from tests.proof.sabotage_limits import LIMITS
 from tests.proof.sabotage_lines import LINES
 from tests.proof.sabotage_schedules import SCHEDULES
 from tests.proof.sabotage_steps import STEPS
@@ -35,7 +36,7 @@ async def _is_needed(defence: Defence, databases: Databases, tmp_path: Path) -> 
     print(f"sabotage: 0 violations, 1 defences, {time.monotonic() - began:.2f} s")
 
 
-@pytest.mark.parametrize("defence", [*DEFENCES, *FLOWS, *LINES, *SCHEDULES, *STEPS, *WAITS], ids=str)
+@pytest.mark.parametrize("defence", [*DEFENCES, *FLOWS, *LIMITS, *LINES, *SCHEDULES, *STEPS, *WAITS], ids=str)
 async def test_a_defence_is_needed(defence: Defence, databases: Databases, tmp_path: Path) -> None:
     await _is_needed(defence, databases, tmp_path)
 

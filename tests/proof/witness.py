@@ -105,6 +105,7 @@ class Witness:
             RowChange(seq, at, table, op, tx, self._row(before), self._row(after), snapshot)
             for seq, at, tx, table, op, before, after, snapshot in await self._tables.fetch(f"{query} ORDER BY seq")
         ]
+        found = [change for change in found if not is_limited(change)]
         return found if any(change.tx for change in found) else with_transactions(found)
 
     async def rows(self, table: str) -> dict[str, dict[str, Any]]:
@@ -154,6 +155,16 @@ class Witness:
                 elif name in _FLAGS:
                     row[name] = bool(value)
         return row
+
+
+def is_limited(change: RowChange) -> bool:
+    """Of TOPICS: is all that changed whether the topic has limits? That follows from its record, which is seen, too."""
+    if change.table != TOPICS or change.after is None:
+        return False
+    before = change.before or {}
+    rest = [name for name in change.after if name not in ("topic", "limited")]
+    is_other = bool(before.get("limited")) != bool(change.after["limited"])
+    return is_other and all(change.after[name] == before.get(name) for name in rest)
 
 
 def lend(connection: sqlite3.Connection, clock: Callable[[], int]) -> dict[str, str]:

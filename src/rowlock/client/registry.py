@@ -11,6 +11,7 @@ from rowlock.context import Context, SyncContext
 from rowlock.core.cron import When
 from rowlock.core.debounce import Debounce
 from rowlock.core.job import Job, Lane
+from rowlock.core.limits import Fair, Limit
 from rowlock.core.retry import RetryPolicy
 from rowlock.core.templates import Cancel, IfLive
 from rowlock.errors import InvalidInput
@@ -44,6 +45,8 @@ class TaskOptions(TypedDict, total=False):
     debounce: Debounce | None
     throttle: float | timedelta | None
     schedulable: bool
+    limits: Sequence[Limit]
+    fair: str | Fair | None
     retention: float | timedelta | None
     title: str | None
     description: str | None

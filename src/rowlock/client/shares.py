@@ -10,7 +10,7 @@ from rowlock.stores.base import Store
 from rowlock.stores.limits import NewShare
 from rowlock.stores.queries import Filter
 
-_PAGE = 500
+_PAGE = 200  # the most that `list` gives
 _IDLE = (Status.PENDING, Status.BLOCKED, Status.WAITING)
 
 

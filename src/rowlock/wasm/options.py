@@ -8,6 +8,7 @@ from typing import Literal, TypedDict
 
 from rowlock.core.cron import When
 from rowlock.core.debounce import Debounce
+from rowlock.core.limits import Fair, Limit
 from rowlock.core.retry import RetryPolicy
 from rowlock.core.templates import Cancel, IfLive
 from rowlock.tasks import Recurring
@@ -37,6 +38,8 @@ class WasmOptions(TypedDict, total=False):
     debounce: Debounce | None
     throttle: float | timedelta | None
     schedulable: bool
+    limits: Sequence[Limit]
+    fair: str | Fair | None
     retention: float | timedelta | None
     title: str | None
     description: str | None

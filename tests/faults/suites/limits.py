@@ -1,0 +1,120 @@
+"""Sixteen workers drain topics with limits of 1, 3 and 10, and a rate. Some are killed or frozen, and the server is
+restarted. At no moment a limit is exceeded (S12): a run of a worker that is dead or frozen counts until it is rescued.
+Between faults, what may start starts soon."""
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+
+from rowlock.errors import StoreError
+from rowlock.jobs import Jobs
+from tests.faults.limits_app import LIMITS
+from tests.faults.places import on_server, staged
+from tests.faults.results import Result
+from tests.faults.stage import LEASE, PATIENCE, Stage
+from tests.faults.suites import Cell
+from tests.faults.suites.kills import kill_busy
+from tests.faults.suites.outages import Outage, suffer
+from tests.proof.history import History, Violation
+from tests.proof.history_app import new_ids
+from tests.proof.witness import JOBS
+from tests.servers import PostgresServer
+
+APP = "tests.faults.limits_app:jobs"
+PROCESSES = 4
+TENANTS = ("a", "b", "c")
+IDLE = 5.0  # seconds without a start, while jobs are due and nothing is wrong: a busy machine may take a few
+
+
+async def run(cell: Cell) -> Result:
+    if cell.store == "postgres":
+        async with on_server(cell, app=APP) as (stage, server):
+            return await endure(cell, stage, server)
+    async with staged(cell, app=APP) as stage:
+        return await endure(cell, stage, None)
+
+
+async def endure(cell: Cell, stage: Stage, server: PostgresServer | None) -> Result:
+    scale = cell.scale
+    async with Jobs(stage.url) as jobs:
+        survivor = stage.launch()  # someone must live long enough to take jobs back
+        stage.workers.remove(survivor)
+        await stage.start_workers(max(1, scale.limited_workers // PROCESSES), processes=PROCESSES)
+        made = await enqueue(stage, jobs, scale.limited)
+        for n in range(scale.limit_faults):
+            await stage.pause(0.2, 1.0)
+            found = await stage.busy_process()
+            if found is None:
+                break
+            if n % 3 == 2:
+                await freeze(stage, found[1])
+            else:
+                await kill_busy(stage)
+            if server is not None and n == scale.limit_faults // 2:
+                await suffer(stage, server, Outage("server kill"))
+        await stage.drained(3 * PATIENCE)
+        stage.workers.append(survivor)
+        await stage.stop_all()
+        result = await stage.judged(cell.result(limited=made))
+    result.violations += not_limited(stage.histories[-1])
+    result.violations += idle(stage.histories[-1])
+    return result
+
+
+async def enqueue(stage: Stage, jobs: Jobs, count: int) -> int:
+    chance = stage.chance
+    for _ in range(count):
+        job_id, topic = new_ids.one(), chance.choice(list(LIMITS))
+        payload = {"tenant": chance.choice(TENANTS), "seconds": chance.choice([0.0, 0.01, 0.05])}
+        while True:
+            try:
+                with stage.record.operation("enqueue", [job_id], topic=topic, key=None) as told:
+                    told(await jobs.enqueue(topic, payload | {"bad": chance.random() < 0.05}, id=job_id))
+                break
+            except StoreError:
+                await asyncio.sleep(0.1)
+    return count
+
+
+async def freeze(stage: Stage, pid: int) -> None:
+    stage.record.fault("stop", pid)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+        await stage.pause(1.2 * LEASE, 2 * LEASE)
+        stage.record.fault("cont", pid)
+        os.kill(pid, signal.SIGCONT)
+
+
+def not_limited(history: History) -> list[Violation]:
+    """Each job has a share, if its topic is limited by a field: else the suite would prove nothing."""
+    inserted = [one.after for one in history.changes if one.table == JOBS and one.op == "insert" and one.after]
+    return [
+        Violation("S12", row["id"], "has no share")
+        for row in inserted
+        if row["topic"] in ("one", "three") and not row["share"]
+    ]
+
+
+def idle(history: History) -> list[Violation]:
+    """Nothing ran for a while, although jobs were due, and no fault had happened shortly before."""
+    due: set[str] = set()
+    held: set[str] = set()
+    since: int | None = None
+    found = []
+    faults = sorted(fault.at for fault in history.faults)
+    for change in history.changes:
+        if change.table != JOBS:
+            continue
+        row = change.after or change.before or {}
+        if since is not None and change.at - since > IDLE * 1e6 and not _is_excused(faults, since, change.at):
+            found.append(Violation("S12", row["id"], f"nothing was held for {(change.at - since) / 1e6:.1f} s"))
+        (due.add if change.after is not None and change.after["ready"] else due.discard)(row["id"])
+        is_held = change.after is not None and change.after["locked_until"] is not None
+        (held.add if is_held else held.discard)(row["id"])
+        since = change.at if due and not held else None
+    return found
+
+
+def _is_excused(faults: list[int], since: int, until: int) -> bool:
+    return any(since - 10e6 < at < until for at in faults)
