@@ -323,7 +323,8 @@ lane AS MATERIALIZED (
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE  l.topic <> ALL (ARRAY(
         SELECT topic FROM public._jobs_topics
-        WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))
+        UNION ALL SELECT topic FROM public._jobs_topics WHERE limited))
       -- After this time the worker no longer waits for the answer: see clock.py.
       AND (SELECT clock_timestamp()) <= coalesce($13::timestamptz, 'infinity')
 ),
@@ -514,7 +515,8 @@ lane AS MATERIALIZED (
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE (SELECT count(*) FROM held) >= 0 AND l.topic <> ALL (ARRAY(
         SELECT topic FROM public._jobs_topics
-        WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))
+        UNION ALL SELECT topic FROM public._jobs_topics WHERE limited))
       -- After this time the worker no longer waits for the answer: see clock.py.
       AND (SELECT clock_timestamp()) <= coalesce($18::timestamptz, 'infinity')
 ),
@@ -1494,8 +1496,8 @@ WHERE locked_until IS NOT NULL AND topic = ANY ($1::text[]) GROUP BY topic, shar
 
 -- ════ limits_jobs ════
 
--- The first jobs of these shares ($3) of a lane ($1, $2), at most $4 of each. The empty text: those that have none, if they are
--- among the first jobs of the lane.
+-- The first jobs of these shares ($3) of a lane ($1, $2), at most $4 of each. For !: those that have none, if they are among the
+-- first jobs of the lane.
 SELECT s.share, h.rank, public._jobs_us(h.run_at), h.id::text
 FROM unnest($3::text[]) AS s (share) CROSS JOIN LATERAL (
     SELECT -j.priority AS rank, j.run_at, j.id FROM public._jobs j
@@ -1504,12 +1506,12 @@ FROM unnest($3::text[]) AS s (share) CROSS JOIN LATERAL (
     ORDER BY -j.priority, j.run_at, j.id LIMIT $4::int
 ) h
 UNION ALL
-(SELECT '', head.rank, public._jobs_us(head.run_at), head.id::text FROM (
+(SELECT '!', head.rank, public._jobs_us(head.run_at), head.id::text FROM (
     SELECT -j.priority AS rank, j.run_at, j.id, j.share, j.expires_at FROM public._jobs j
     WHERE j.ready AND j.topic = $1::text AND j.template_version = $2::int
     ORDER BY -j.priority, j.run_at, j.id LIMIT 1000
  ) head
- WHERE '' = ANY ($3::text[]) AND head.share IS NULL
+ WHERE '!' = ANY ($3::text[]) AND head.share IS NULL
    AND (head.expires_at IS NULL OR head.expires_at > (SELECT clock_timestamp()))
  ORDER BY head.rank, head.run_at, head.id LIMIT $4::int);
 
@@ -1536,7 +1538,7 @@ ORDER BY -j.priority, j.run_at, j.id LIMIT $3::int;
 -- ════ limits_shares ════
 
 -- The shares of a lane ($1, $2) behind $3 that have jobs to start, at most $4: one look into the index for each. NULL: from the
--- first on, and the empty text for jobs that have none, if some of the first jobs of the lane have none.
+-- first on, and ! for jobs that have none, if some of the first jobs of the lane have none.
 WITH RECURSIVE walk (share) AS (
     (SELECT j.share FROM public._jobs j
      WHERE j.ready AND j.share IS NOT NULL AND j.topic = $1::text AND j.template_version = $2::int
@@ -1550,7 +1552,7 @@ WITH RECURSIVE walk (share) AS (
     FROM walk w WHERE w.share IS NOT NULL
 ),
 none AS (
-    SELECT '' AS share WHERE $3::text IS NULL AND EXISTS (
+    SELECT '!' AS share WHERE $3::text IS NULL AND EXISTS (
         SELECT FROM (SELECT j.share FROM public._jobs j
                      WHERE j.ready AND j.topic = $1::text AND j.template_version = $2::int
                      ORDER BY -j.priority, j.run_at, j.id LIMIT 1000) head
@@ -2662,7 +2664,8 @@ lane AS MATERIALIZED (
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE (SELECT count(*) FROM held) >= 0 AND l.topic <> ALL (ARRAY(
         SELECT topic FROM public._jobs_topics
-        WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))
+        UNION ALL SELECT topic FROM public._jobs_topics WHERE limited))
       AND (SELECT clock_timestamp()) <= coalesce($27::timestamptz, 'infinity')
 ),
 part AS MATERIALIZED (
@@ -2960,7 +2963,8 @@ lane AS MATERIALIZED (
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE (SELECT count(*) FROM held) >= 0 AND l.topic <> ALL (ARRAY(
         SELECT topic FROM public._jobs_topics
-        WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))
+        UNION ALL SELECT topic FROM public._jobs_topics WHERE limited))
       AND (SELECT clock_timestamp()) <= coalesce($27::timestamptz, 'infinity')
 ),
 part AS MATERIALIZED (
@@ -4105,7 +4109,8 @@ BEGIN
         ) WITH ORDINALITY AS l (topic, template_version, n)
         WHERE  l.topic <> ALL (ARRAY(
             SELECT topic FROM public._jobs_topics
-            WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))
+            UNION ALL SELECT topic FROM public._jobs_topics WHERE limited))
           -- After this time the worker no longer waits for the answer: see clock.py.
           AND (SELECT clock_timestamp()) <= coalesce(NULL::timestamptz, 'infinity')
     ),

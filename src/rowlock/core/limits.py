@@ -31,6 +31,7 @@ BUCKETS = 1000  # starts are counted by so many parts of a window: more would ma
 MAX_VALUE = 200  # characters of a value; a longer one is kept as its digest
 OWN_FIELDS = ("scope_id", "scope", "key")  # of a job; any other name is a field of its payload
 SECOND = 1_000_000
+NO_SHARE = "!"  # stands for the share of jobs that have none; it comes before all others, which begin with {
 LIMITED, PUT = "limited", "limit"  # kinds of records: a topic that has limits; a limit that an operator has put
 
 
@@ -275,7 +276,7 @@ def _values(share: str) -> Mapping[str, str]:
 def value_in(share: str | None, by: str | None) -> str:
     """Return the value that counts for a limit. Jobs that were enqueued before there was a limit by this field have
     none: the empty text."""
-    return "" if by is None or not share else _values(share).get(by, "")
+    return "" if by is None or share is None or share == NO_SHARE else _values(share).get(by, "")
 
 
 # ── Deciding ──
@@ -491,8 +492,8 @@ class Ring:
     def peek(self) -> tuple[str | None, Candidate] | None:
         while self._shares:
             share, jobs = self._shares[0]
-            if jobs and self._room.free(self.topic, share or None) > 0:
-                return share or None, jobs[0]
+            if jobs and self._room.free(self.topic, share) > 0:
+                return share, jobs[0]
             self._shares.popleft()
             self._left = self._weight()
         return None

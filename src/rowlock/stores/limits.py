@@ -81,8 +81,8 @@ class ReadRow(Struct, frozen=True):
 
 
 class ReadShares(Struct, frozen=True):
-    """→ the shares behind `after` that have jobs to start, in their order. The empty text stands for jobs without one,
-    and comes first; it is looked for only if `after` is None."""
+    """→ the shares behind `after` that have jobs to start, in their order. NO_SHARE stands for jobs without one, and
+    comes first; it is looked for only if `after` is None."""
 
     lane: Lane
     after: str | None
@@ -228,8 +228,8 @@ def _ring(
 
 
 def _free(room: Room, lane: Lane, shares: Sequence[str]) -> Generator[Ask, Any, list[str]]:
-    yield from _know(room, lane.topic, [share or None for share in shares])
-    return [share for share in shares if room.free(lane.topic, share or None) > 0]
+    yield from _know(room, lane.topic, shares)
+    return [share for share in shares if room.free(lane.topic, share) > 0]
 
 
 def add_limited(taken: Taken, claimed: Claimed) -> Claimed:

@@ -7,7 +7,7 @@ from sqlite3 import Connection
 from typing import Any, assert_never
 
 from rowlock.core.job import Lane
-from rowlock.core.limits import LIMITED, PUT, Candidate, Start
+from rowlock.core.limits import LIMITED, NO_SHARE, PUT, Candidate, Start
 from rowlock.stores.base import MOST_COUNTED, Claim
 from rowlock.stores.driver_neutral import drive
 from rowlock.stores.limits import (
@@ -50,8 +50,8 @@ def _answer(conn: Connection, now: int, claim: Claim, ask: Ask) -> Any:
         case ReadShares(lane, after, most):
             walk = _lane(lane) | {"after": after or "", "limit": most}
             shares = [share for (share,) in conn.execute(sql("limits_shares"), walk).fetchall()]
-            has_none = after is None and _jobs(conn, now, lane, "", 1)
-            return ["", *shares] if has_none else shares
+            has_none = after is None and _jobs(conn, now, lane, NO_SHARE, 1)
+            return [NO_SHARE, *shares] if has_none else shares
         case ReadJobs(lane, chosen, most):
             return {share: _jobs(conn, now, lane, share, most) for share in chosen}
         case ReadOthers(lanes, most):
@@ -85,9 +85,8 @@ def _lane(lane: Lane) -> dict[str, Any]:
 
 
 def _jobs(conn: Connection, now: int, lane: Lane, share: str, most: int) -> list[Candidate]:
-    """The empty text: jobs that have no share."""
     asked = _lane(lane) | {"now": now, "limit": most}
-    if share:
+    if share != NO_SHARE:
         found = conn.execute(sql("limits_jobs"), asked | {"share": share}).fetchall()
     else:
         found = conn.execute(sql("limits_none"), asked).fetchall()

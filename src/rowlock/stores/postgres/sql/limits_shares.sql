@@ -1,5 +1,5 @@
 -- The shares of a lane ($1, $2) behind $3 that have jobs to start, at most $4: one look into the index for each. NULL: from the
--- first on, and the empty text for jobs that have none, if some of the first jobs of the lane have none.
+-- first on, and ! for jobs that have none, if some of the first jobs of the lane have none.
 WITH RECURSIVE walk (share) AS (
     (SELECT j.share FROM {schema}._jobs j
      WHERE j.ready AND j.share IS NOT NULL AND j.topic = $1::text AND j.template_version = $2::int
@@ -13,7 +13,7 @@ WITH RECURSIVE walk (share) AS (
     FROM walk w WHERE w.share IS NOT NULL
 ),
 none AS (
-    SELECT '' AS share WHERE $3::text IS NULL AND EXISTS (
+    SELECT '!' AS share WHERE $3::text IS NULL AND EXISTS (
         SELECT FROM (SELECT j.share FROM {schema}._jobs j
                      WHERE j.ready AND j.topic = $1::text AND j.template_version = $2::int
                      ORDER BY -j.priority, j.run_at, j.id LIMIT 1000) head
