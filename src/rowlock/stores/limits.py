@@ -208,7 +208,7 @@ def _ring(
         looked = found[-1] if found else looked
         if len(free) >= limit:
             break
-        if len(found) == _SHARES:
+        if len(found) >= _SHARES:
             behind = found[-1]
         elif wrapped:
             break
