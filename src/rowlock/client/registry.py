@@ -10,6 +10,7 @@ from rowlock.client.middleware import EnqueueMiddleware, check_middleware
 from rowlock.context import Context, SyncContext
 from rowlock.core.cron import When
 from rowlock.core.job import Job, Lane
+from rowlock.core.limits import Fair, Limit
 from rowlock.core.retry import RetryPolicy
 from rowlock.core.templates import Cancel, IfLive
 from rowlock.errors import InvalidInput
@@ -41,6 +42,8 @@ class TaskOptions(TypedDict, total=False):
     if_live: IfLive | None
     once: bool
     schedulable: bool
+    limits: Sequence[Limit]
+    fair: str | Fair | None
     retention: float | timedelta | None
     title: str | None
     description: str | None
