@@ -338,7 +338,8 @@ lane AS MATERIALIZED (
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE  l.topic <> ALL (ARRAY(
         SELECT topic FROM public._jobs_topics
-        WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))
+        UNION ALL SELECT topic FROM public._jobs_topics WHERE limited))
       -- After this time the worker no longer waits for the answer: see clock.py.
       AND (SELECT clock_timestamp()) <= coalesce($13::timestamptz, 'infinity')
 ),
@@ -529,7 +530,8 @@ lane AS MATERIALIZED (
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE (SELECT count(*) FROM held) >= 0 AND l.topic <> ALL (ARRAY(
         SELECT topic FROM public._jobs_topics
-        WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))
+        UNION ALL SELECT topic FROM public._jobs_topics WHERE limited))
       -- After this time the worker no longer waits for the answer: see clock.py.
       AND (SELECT clock_timestamp()) <= coalesce($18::timestamptz, 'infinity')
 ),
@@ -2756,7 +2758,8 @@ lane AS MATERIALIZED (
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE (SELECT count(*) FROM held) >= 0 AND l.topic <> ALL (ARRAY(
         SELECT topic FROM public._jobs_topics
-        WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))
+        UNION ALL SELECT topic FROM public._jobs_topics WHERE limited))
       AND (SELECT clock_timestamp()) <= coalesce($27::timestamptz, 'infinity')
 ),
 part AS MATERIALIZED (
@@ -3054,7 +3057,8 @@ lane AS MATERIALIZED (
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE (SELECT count(*) FROM held) >= 0 AND l.topic <> ALL (ARRAY(
         SELECT topic FROM public._jobs_topics
-        WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))
+        UNION ALL SELECT topic FROM public._jobs_topics WHERE limited))
       AND (SELECT clock_timestamp()) <= coalesce($27::timestamptz, 'infinity')
 ),
 part AS MATERIALIZED (
@@ -4237,7 +4241,8 @@ BEGIN
         ) WITH ORDINALITY AS l (topic, template_version, n)
         WHERE  l.topic <> ALL (ARRAY(
             SELECT topic FROM public._jobs_topics
-            WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))
+            UNION ALL SELECT topic FROM public._jobs_topics WHERE limited))
           -- After this time the worker no longer waits for the answer: see clock.py.
           AND (SELECT clock_timestamp()) <= coalesce(NULL::timestamptz, 'infinity')
     ),

@@ -43,7 +43,9 @@ def test_a_text_that_no_database_keeps_is_told(text: str, good: bool) -> None:
 def test_scopes_bring_what_they_include_and_no_more() -> None:
     assert with_implied(frozenset({"manage"})) == {"manage", "read", "cancel"}
     assert with_implied(frozenset({"enqueue"})) == {"enqueue"}
-    everything = {"read", "enqueue", "cancel", "manage", "worker", "templates", "schedules", "flows", "tokens", "admin"}
+    everything = {
+        "read", "enqueue", "cancel", "manage", "worker", "templates", "schedules", "flows", "limits", "tokens", "admin",
+    }  # fmt: skip
     assert with_implied(frozenset({"admin"})) == everything
 
 

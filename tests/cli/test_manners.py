@@ -31,6 +31,9 @@ DATABASE = [
     ["jobs", "requeue", "--all", "--yes"],
     ["jobs", "delete", "--all", "--yes"],
     ["flows", "list"],
+    ["limits", "list"],
+    ["limits", "put", "mail", "--max", "5"],
+    ["limits", "clear", "mail"],
     ["topics", "list"],
     ["topics", "pause", "mail"],
     ["topics", "resume", "mail"],
@@ -82,7 +85,7 @@ def test_every_command_has_help() -> None:
 
 def test_every_command_on_the_database_takes_url_and_output() -> None:
     for arguments in [*DATABASE, *ONE_JOB]:
-        words = arguments[: 2 if arguments[0] in ("flows", "jobs", "topics") else 1]
+        words = arguments[: 2 if arguments[0] in ("flows", "jobs", "limits", "topics") else 1]
         text = CliRunner().invoke(cli, [*words, "--help"]).stdout
         assert "--url" in text
         assert "--output" in text

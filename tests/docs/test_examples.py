@@ -5,6 +5,7 @@ test_external_examples.py those of examples/external."""
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -66,6 +67,7 @@ def worker(folder: Path, app: str, **options: Any) -> Iterator[subprocess.Popen[
 def test_every_example_is_run_by_a_test() -> None:
     assert {file.name for file in EXAMPLES.glob("*.py")} == {
         "templates.py", "steps.py", "ai_pipeline.py", "approval.py", "scheduled_report.py", "order_flow.py",
+        "llm_limits.py",
     }  # fmt: skip
 
 
@@ -266,3 +268,15 @@ async def test_an_order_is_a_flow(folder: Path) -> None:
             assert run(folder, "order_flow.py", "release", torn) == "ship is released\n"
             await ended(torn, "failed")  # by its invoice
             assert "mail: completed, On its way: a mug, 1.5 kg, with no invoice and no gift" in shown(torn)
+
+
+def test_a_provider_of_language_models_gets_no_more_than_it_allows(folder: Path) -> None:
+    said = run(folder, "llm_limits.py")
+    assert "rate: {'large': '10 of 10', 'small': '3 of 10'}, 4 waiting" in said
+    most = re.search(r"at most (\d) at once, \{'large': 14, 'small': 3\}, (\d+) s", said) or re.search(
+        r"at most (\d) at once, \{'small': 3, 'large': 14\}, (\d+) s", said
+    )
+    assert most is not None, said
+    assert int(most[1]) <= 4
+    assert int(most[2]) >= 5  # the window of the large tenant
+    assert int(said.split()[-1]) <= 4  # the small one did not wait behind fourteen

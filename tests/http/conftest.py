@@ -40,7 +40,7 @@ BEGIN
     PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'http' AND pid <> pg_backend_pid();
     FOR name IN
         SELECT relname FROM pg_class
-        WHERE relname LIKE '\\_jobs%' AND relname NOT IN ('_jobs_migrations', '_jobs_meta')
+        WHERE relname LIKE '\\_jobs%' AND relname NOT IN ('_jobs_migrations', '_jobs_meta', '_jobs_limits')
             AND relkind IN ('r', 'p') AND NOT relispartition
     LOOP
         EXECUTE format('DELETE FROM %I', name);

@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 from rowlock.client.callbacks import Callback
 from rowlock.core.cron import Every
 from rowlock.core.fingerprint import fingerprint
+from rowlock.core.limits import Concurrency
 from rowlock.http.app import ROUTES
 from rowlock.http.routes import Route
 from rowlock.stores.queries import Filter
@@ -24,7 +25,19 @@ NOWHERE = "0193fb1e-0000-7000-8000-000000000000"
 
 _INCLUDED = {
     "manage": {"manage", "read", "cancel"},
-    "admin": {"read", "enqueue", "cancel", "manage", "templates", "schedules", "flows", "tokens", "worker", "admin"},
+    "admin": {
+        "read",
+        "enqueue",
+        "cancel",
+        "manage",
+        "templates",
+        "schedules",
+        "flows",
+        "limits",
+        "tokens",
+        "worker",
+        "admin",
+    },
 }
 
 
@@ -363,6 +376,15 @@ async def held(world: World, target: Target) -> str:
     return child.id
 
 
+def on_limit(json: JSON | None = None) -> Prepare:
+    async def prepare(world: World, target: Target) -> Ready:
+        name = f"limited{next(_keys)}"
+        await world.jobs.limits.put(name, Concurrency(5), by="test")
+        return Ready(f"/api/limits/{name}", json)
+
+    return prepare
+
+
 _versions = count(1)
 
 
@@ -471,6 +493,10 @@ REQUESTS: dict[str, Prepare] = {
     "POST /api/flows/{id}/requeue": on_flow("/requeue", cancelled=True),
     "DELETE /api/flows/{id}": on_flow(cancelled=True),
     "POST /api/jobs/{id}/release": _release,
+    "GET /api/limits": plain("/api/limits"),
+    "GET /api/limits/{name*}": on_limit(),
+    "PUT /api/limits/{name*}": on_limit({"limit": {"kind": "concurrency", "max": 7}}),
+    "DELETE /api/limits/{name*}": on_limit(),
     "GET /api/workers": plain("/api/workers"),
     "GET /api/audit": plain("/api/audit?limit=200"),
     "GET /api/tokens": plain("/api/tokens"),

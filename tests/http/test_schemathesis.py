@@ -25,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
 from rowlock import Jobs
 from rowlock.access import passwords
 from rowlock.access import settings as access_settings
+from rowlock.core.limits import Concurrency
 from rowlock.http.openapi import document
 from rowlock.http.routes import Route
 from tests.http.harness import A, Place, Server, Who, World, cheap_hasher
@@ -76,6 +77,7 @@ class Stage:
             await world.populate()
             self.ended = [await world.ended(A, "ended"), await world.ended(A, "failing", error="Boom: 1")]
             self.who = world.who
+            await jobs.limits.put("limited", Concurrency(5), by="test")
             rule = "scope_id = @request.auth.id"
             await access_settings.change(await jobs._store(), {"enqueue_rule": rule, "manage_rule": rule}, by="test")
         self._data = self._settings("SELECT data FROM _jobs_records WHERE kind = 'settings'")[0][0]
@@ -184,6 +186,12 @@ def check(stage: Stage, server: Server, method: str, path: str, who: Who, mode: 
             # Names must fit each other.
             kept = {name: value for name, value in case.body.items() if name in ("reason", "name")}
             case.body = {**kept, "jobs": [{"topic": "t", "name": "a"}]} if path == "/api/flows" else kept
+        if path.startswith("/api/limits/") and mode is GenerationMode.POSITIVE:
+            case.path_parameters["name"] = "limited"
+            if isinstance(case.body, dict):
+                # Limits of one name must fit each other, and the value one of them.
+                reason = {name: value for name, value in case.body.items() if name == "reason"}
+                case.body = {"limit": {"kind": "concurrency", "max": 5}, **reason}
         if path == "/api/jobs/enqueue" and who.kind == "user" and isinstance(case.body, dict):
             case.body["scopeId"] = A
         if path.endswith("/wait"):

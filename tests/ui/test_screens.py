@@ -31,7 +31,7 @@ EVIL = [
 EVIL_EMAIL = "<img/src=x/onerror=window.owned=1>@example.com"
 SCREENS = [
     "overview", "jobs", "failures", "topics", "templates", "template/evil", "workers", "new", "new?topic=evil", "bulk",
-    "audit", "access", "settings",
+    "audit", "access", "settings", "limits",
 ]  # fmt: skip
 OURS_ALONE = {"new", "settings"}  # screens that show nothing of others
 # With a column for everything.

@@ -12,12 +12,14 @@ from msgspec import Struct
 from rowlock.core.codec import clean_text, is_storable
 from rowlock.core.conditions import Compared, Condition, Every, Some
 
-SCOPES = ("read", "enqueue", "cancel", "manage", "templates", "schedules", "flows", "tokens", "worker", "admin")
+SCOPES = (
+    "read", "enqueue", "cancel", "manage", "templates", "schedules", "flows", "limits", "tokens", "worker", "admin",
+)  # fmt: skip
 """Scopes of tokens. `read`: see all jobs and numbers. `enqueue`: any allowed topic. `cancel`: cancel jobs, without
 read. `manage`: requeue, update, delete, pause; includes read and cancel. `templates`: see and change the stored
 definitions of topics. `schedules`: see, make, change and run schedules. `flows`: see, cancel, requeue and delete flows.
-`tokens`: make tokens for one job or for the jobs of one scope, and see and revoke those. `worker`: claim and settle.
-`admin`: everything that a superuser may do."""
+`limits`: see, put and clear limits. `tokens`: make tokens for one job or for the jobs of one scope, and see and revoke
+those. `worker`: claim and settle. `admin`: everything that a superuser may do."""
 
 LONGEST_NAME = 500  # characters
 _IMPLIED = {"manage": ("read", "cancel"), "admin": SCOPES}

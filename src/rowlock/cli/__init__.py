@@ -32,6 +32,7 @@ from rowlock.cli.groups import Lazy, Root, traceback_option
             "rowlock.cli.schedules:schedules", "When jobs are made by themselves; a preview of the times."
         ),
         "flows": Lazy("rowlock.cli.flows:flows", "Jobs that wait for each other: show, cancel, requeue, create."),
+        "limits": Lazy("rowlock.cli.limits:limits", "How many jobs may run or start at once, and whose turn it is."),
         "check": Lazy("rowlock.cli.check:check", "Compare new code with the database before a deploy."),
         "stats": Lazy("rowlock.cli.stats:stats", "How many jobs have which status."),
         "failures": Lazy("rowlock.cli.failures:failures", "Dead letters in groups that failed alike."),

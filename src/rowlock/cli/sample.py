@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rowlock.cli.demo_flows import PAGES, amount_of, held_jobs, place_order, register_flows
+from rowlock.cli.demo_limits import ASK, TENANTS, register_limits
 from rowlock.cli.demo_schedules import EVERY_MINUTE, TOPIC, FireWatch, put_schedules, report_sales
 from rowlock.cli.demo_steps import download, embed, execute, finalize, notify, prepare, split, upload
 from rowlock.cli.demo_waits import DECISION, Decision, ask, decide_refund, pay_back, refuse, remind
@@ -126,6 +127,9 @@ def register(jobs: Jobs) -> None:
     # Flows: the jobs of an order wait for each other. A document starts a job for each of its pages.
     register_flows(jobs)
 
+    # Limits: two at once, 20 a minute for each tenant, and tenants take turns.
+    register_limits(jobs)
+
     # A schedule: every minute, by itself. Customers.open puts others.
     jobs.task(TOPIC, title="Add up the sales", schedule=EVERY_MINUTE)(report_sales)
 
@@ -197,6 +201,13 @@ class Customers:
             if n % 60 == 8:
                 await self._enqueue("document.read", {"document": f"letter-{n}.pdf"})
                 self.enqueued += PAGES  # its handler enqueues them
+            if n % 45 == 9:
+                for tenant, questions in TENANTS.items():
+                    for question in range(questions):
+                        prompt = {"prompt": f"question {n}.{question}"}
+                        await self._enqueue(ASK, prompt, scope="tenant", scope_id=tenant)
+            if n % 15 == 9:
+                await self._enqueue("llm.embed", {"text": f"letter {n}"}, scope="tenant", scope_id="globex")
             if n % 60 == 30:
                 await self._pack(order=n, parcels=6)
             if n % 200 == 20:

@@ -40,7 +40,9 @@ STYLES: dict[str, str] = {
 
 _GAP = 2  # between columns
 _LONG = 50  # jobs that take long enough for a progress bar
-_FOLDED = frozenset({"topic", "topics", "key", "note", "worker", "data", "stage", "paused"})  # the rest stays on a line
+_FOLDED = frozenset(
+    {"topic", "topics", "key", "note", "worker", "data", "stage", "paused", "limit", "source"}
+)  # the rest stays on a line
 
 
 def is_fancy() -> bool:

@@ -60,6 +60,10 @@ class UsedBy(Struct, frozen=True, kw_only=True):
     max: int
     free_at: datetime | None = None
 
+    def is_used_up(self, limit: Limit) -> bool:
+        """True if no job with this value can start now, because of this limit."""
+        return self.used >= self.max if isinstance(limit, Concurrency) else self.free_at is not None
+
 
 class LimitInfo(Struct, frozen=True, kw_only=True):
     """A limit, and what is used of it now. `source`: "code", or "put" at run time. `code`: what it takes the place of.
@@ -222,9 +226,9 @@ def _checked(name: str, limit: Limit, value: object) -> Put:
 
 def _check_together(found: Found, name: str, puts: Sequence[Put]) -> None:
     """Limits of one topic must fit together, also those that were put."""
-    topics = {topic: one for topic, one in found.limited.items() if name in one.names(topic)} | {
-        name: found.limited.get(name, Limited())
-    }
+    topics = {topic: one for topic, one in found.limited.items() if name in one.names(topic)}
+    if not topics:  # it is no limit that topics share, so it is a topic
+        topics[name] = Limited()
     for topic, limited in topics.items():
         rules = rules_of(topic, limited, puts)
         if len(rules) > MAX_LIMITS:
@@ -245,7 +249,10 @@ def _is_of(put: Put, rule: Rule) -> bool:
 
 
 async def limit_infos(store: Store) -> list[LimitInfo]:
-    usage = await store.limit_usage()
+    return infos_of(await store.limit_usage())
+
+
+def infos_of(usage: Usage) -> list[LimitInfo]:
     rules = usage.stored.rules()
     topics: dict[str, list[str]] = {}
     known: dict[str, Rule] = {}

@@ -25,6 +25,7 @@ from rowlock.http import (
     failures,
     flows,
     jobs,
+    limits,
     operators,
     redacting,
     schedules,
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 
 _RESOURCES = (
     enqueue, jobs, signals, redacting, stats, bulk, streams, failures, operators, templates, schedules, flows,
-    workers, callbacks, tokens, access, sessions, service, ui,
+    limits, workers, callbacks, tokens, access, sessions, service, ui,
 )  # fmt: skip
 ROUTES = [route for resource in _RESOURCES for route in resource.ROUTES]
 _FRESH = 1.0  # seconds until settings that another process has changed apply here

@@ -113,6 +113,15 @@ _NODE = {
     "taken": True, "outside": False, "call": None, "created": _AT, "started_at": _AT, "finished_at": _LATER,
 }  # fmt: skip
 
+_LIMIT = {
+    "name": "llm", "kind": "rate", "limit": {"kind": "rate", "max": 500, "per": 60.0, "by": "scope_id", "name": "llm"},
+    "source": "code", "code": None,
+    "values": [{"value": "acme", "limit": {"kind": "rate", "max": 1000, "per": 60.0, "by": "scope_id"}}],
+    "topics": ["llm.complete", "llm.embed"],
+    "used_by": [{"value": "acme", "used": 1000, "max": 1000, "free_at": _LATER}], "used_up": 1, "waiting": 1204,
+    "waiting_capped": False,
+}  # fmt: skip
+
 EXAMPLES: dict[str, Any] = {
     # Jobs
     "EnqueueBody": _ENQUEUE,
@@ -242,6 +251,19 @@ EXAMPLES: dict[str, Any] = {
     },
     "BranchBody": {"node": "receipt", "reason": "the customer has changed their mind"},
     "FlowChanged": {"changed": 1},
+    # Limits
+    "LimitPutBody": {
+        "limit": {"kind": "rate", "max": 1000, "per": 60, "by": "scope_id"}, "value": "acme",
+        "reason": "acme has the larger plan",
+    },
+    "LimitsAnswer": {"items": [_LIMIT], "waiting": 1204, "waiting_capped": False},
+    "LimitAnswer": {
+        "items": [_LIMIT],
+        "holders": [
+            {"id": _ID, "topic": "llm.complete", "status": "processing", "worker": "host-1:4711:9f2c", "since": _AT},
+        ],
+    },
+    "LimitsCleared": {"cleared": 1},
     # The worker protocol
     "ClaimBody": {"worker": _WORKER, "topics": ["video", "video@1"], "limit": 1, "lease": 30, "wait": 20, "runs": []},
     "ClaimAnswer": {

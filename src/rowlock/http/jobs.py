@@ -163,6 +163,7 @@ _IN_SHORT = {
     "waiting": "It waits for a signal.", "sleeping": "It sleeps.",
     "parents": "It waits for other jobs of its flow.", "held": "It is held until a person decides.",
     "children": "It waits for jobs that it has started.",
+    "limit": "As many jobs as its limit allows are running.", "rate": "As many jobs as its rate allows have started.",
 }  # fmt: skip
 
 

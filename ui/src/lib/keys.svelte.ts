@@ -15,6 +15,7 @@ export const JUMPS: Record<string, [screen: string, name: string]> = {
   p: ["templates", "Templates"],
   c: ["schedules", "Schedules"],
   l: ["flows", "Flows"],
+  m: ["limits", "Limits"],
   w: ["workers", "Workers"],
   b: ["bulk", "Bulk actions"],
   a: ["audit", "Audit"],

@@ -281,6 +281,17 @@ export interface Concurrency {
 }
 
 /**
+ * At most `max` jobs run at once, in all workers together. `by`: for each value of this field of a job: scope_id,
+ * scope, key, or a field of the payload, such as payload.tenant. `name`: the one in the path, if it is given.
+ */
+export interface ConcurrencyAsked {
+  by?: string | null;
+  kind: "concurrency";
+  max: number;
+  name?: string | null;
+}
+
+/**
  * The job runs `seconds` after the last enqueue with its key, but not later than `at_most` seconds after the first
  * one.
  */
@@ -480,6 +491,13 @@ export interface Fair {
   weights?: Record<string, number>;
 }
 
+/** The values of a field take turns. `weights`: how many jobs a value starts in its turn; 1 if it is not named. */
+export interface FairAsked {
+  by: string;
+  kind: "fair";
+  weights?: Record<string, number>;
+}
+
 /**
  * What became of a nominal time, `fire_at`, and when that was decided, `at`. It made the job `job_id`, or none for
  * a `reason`, which `detail` explains. `status`: that of the job now; null: there is none, or it was pruned.
@@ -607,6 +625,15 @@ export interface HoldBody {
   version: number;
 }
 
+/** A job that a worker holds, `since` its claim. */
+export interface HolderBody {
+  id: string;
+  since: Time | null;
+  status: "processing" | "cancel_requested";
+  topic: string;
+  worker: string | null;
+}
+
 /**
  * A job. `locked_until`, `last_error` and `redacted` are left out if they are empty. `redacted` names the fields in
  * which something is hidden. `can`: what the caller may do to the job, cancel or manage, whatever its status allows.
@@ -690,6 +717,57 @@ export interface JobTokenBody {
   manage?: boolean;
   /** Default: 3600.0 */
   seconds?: number;
+}
+
+/** The limits of a topic or of a name. `holders`: jobs that count for them now, at most 20, the newest first. */
+export interface LimitAnswer {
+  holders: HolderBody[];
+  items: LimitBody[];
+}
+
+/**
+ * A limit and what is used of it now. `source`: code, or put at run time. `code`: the limit in the code that a put
+ * one takes the place of. `values`: what was put for certain values. `topics`: those that share it. `used_by`: at most
+ * 100 values, those that use most of it first. `used_up`: how many of them can start no job now. `waiting`: jobs of
+ * these topics that are due; with `waiting_capped`, at least so many.
+ */
+export interface LimitBody {
+  code: Concurrency | Rate | Fair | null;
+  kind: "concurrency" | "fair" | "rate";
+  limit: Concurrency | Rate | Fair;
+  name: string;
+  source: "code" | "put";
+  topics: string[];
+  used_by: UsedByBody[];
+  used_up: number;
+  values: ValueLimit[];
+  waiting: number;
+  waiting_capped: boolean;
+}
+
+/**
+ * A limit that holds from the next claim on, instead of the one in the code with the same kind and field. `value`:
+ * only for this value of the field `by`.
+ */
+export interface LimitPutBody {
+  limit: ConcurrencyAsked | RateAsked | FairAsked;
+  reason?: string | null;
+  value?: string | null;
+}
+
+/**
+ * By name. `waiting`: jobs that are due, of topics that have a limit of which nothing is left, be it for one value;
+ * with `waiting_capped`, at least so many.
+ */
+export interface LimitsAnswer {
+  items: LimitBody[];
+  waiting: number;
+  waiting_capped: boolean;
+}
+
+/** `cleared`: how many limits that were put. */
+export interface LimitsCleared {
+  cleared: number;
 }
 
 /**
@@ -895,7 +973,7 @@ export interface PreviewBody {
 
 /** An error. `code` is stable, for programs; `field` names the part of the request that is wrong. */
 export interface ProblemBody {
-  code: "admin_is_unbounded" | "backwards" | "bad_arguments" | "bad_characters" | "bad_claim" | "bad_cursor" | "bad_data" | "bad_field" | "bad_fields" | "bad_fingerprint" | "bad_id" | "bad_json" | "bad_lane" | "bad_length" | "bad_link" | "bad_name" | "bad_path" | "bad_pattern" | "bad_payload" | "bad_result" | "bad_rule" | "bad_schema" | "bad_time" | "bad_url" | "bad_value" | "before_start" | "blank_key" | "both_given" | "busy" | "callback_answered" | "callback_cancelled" | "callback_ended" | "callback_late" | "cancel_unsupported" | "cross_origin" | "csrf" | "cycle" | "duplicate_key" | "empty" | "encoded" | "everything" | "flow_key_taken" | "flow_not_found" | "given_twice" | "has_key" | "header_twice" | "headers_too_large" | "http_disabled" | "id_taken" | "in_flow" | "in_the_future" | "insecure" | "integer_range" | "internal" | "is_an_id" | "key_not_text" | "key_taken" | "lone_surrogate" | "lost" | "missing" | "naive_time" | "needs_after" | "needs_cancel" | "needs_key" | "never" | "no_callback" | "no_such_path" | "not_a_bool" | "not_a_filter" | "not_a_job" | "not_a_list" | "not_a_number" | "not_a_pair" | "not_a_policy" | "not_a_time" | "not_allowed" | "not_an_email" | "not_an_integer" | "not_an_object" | "not_authenticated" | "not_cancelled" | "not_finite" | "not_found" | "not_json" | "not_migrated" | "not_schedulable" | "not_supported" | "not_text" | "not_utf8" | "not_wanted" | "nothing_asked" | "nothing_given" | "nul" | "once_taken" | "out_of_range" | "outcome_unknown" | "past" | "query_too_long" | "read_only" | "redacted" | "schedule_changed" | "schedule_exists" | "schedule_not_found" | "signal_known" | "signals_full" | "steps_too_large" | "store_busy" | "store_full" | "store_unavailable" | "streams_taken" | "taken" | "template_disabled" | "template_exists" | "template_frozen" | "template_not_found" | "template_unreadable" | "time_range" | "too_broad" | "too_common" | "too_deep" | "too_large" | "too_long" | "too_many" | "too_many_calls" | "too_many_logins" | "too_many_parameters" | "too_many_steps" | "too_many_streams" | "too_many_tokens" | "too_many_waiting" | "too_slow" | "twice" | "unknown_action" | "unknown_blank" | "unknown_field" | "unknown_name" | "unknown_node" | "unknown_option" | "unknown_outcome" | "unknown_parent" | "unknown_scope" | "unknown_setting" | "unknown_status" | "unknown_step" | "unknown_version" | "unknown_zone" | "unreadable" | "version_passed" | "with_debounce" | "with_if_live" | "with_once" | "wrong_audience" | "wrong_content_type" | "wrong_host" | "wrong_login" | "wrong_method" | "wrong_state";
+  code: "admin_is_unbounded" | "backwards" | "bad_arguments" | "bad_characters" | "bad_claim" | "bad_cursor" | "bad_data" | "bad_field" | "bad_fields" | "bad_fingerprint" | "bad_id" | "bad_json" | "bad_lane" | "bad_length" | "bad_link" | "bad_name" | "bad_path" | "bad_pattern" | "bad_payload" | "bad_result" | "bad_rule" | "bad_schema" | "bad_time" | "bad_url" | "bad_value" | "before_start" | "blank_key" | "both_given" | "busy" | "callback_answered" | "callback_cancelled" | "callback_ended" | "callback_late" | "cancel_unsupported" | "cross_origin" | "csrf" | "cycle" | "duplicate_key" | "empty" | "encoded" | "everything" | "flow_key_taken" | "flow_not_found" | "given_twice" | "has_key" | "header_twice" | "headers_too_large" | "http_disabled" | "id_taken" | "in_flow" | "in_the_future" | "insecure" | "integer_range" | "internal" | "is_an_id" | "key_not_text" | "key_taken" | "limit_not_found" | "lone_surrogate" | "lost" | "missing" | "naive_time" | "needs_after" | "needs_by" | "needs_cancel" | "needs_key" | "never" | "no_callback" | "no_limit" | "no_such_path" | "not_a_bool" | "not_a_filter" | "not_a_job" | "not_a_list" | "not_a_number" | "not_a_pair" | "not_a_policy" | "not_a_time" | "not_allowed" | "not_an_email" | "not_an_integer" | "not_an_object" | "not_authenticated" | "not_cancelled" | "not_finite" | "not_found" | "not_here" | "not_json" | "not_migrated" | "not_schedulable" | "not_text" | "not_utf8" | "not_wanted" | "nothing_asked" | "nothing_given" | "nul" | "once_taken" | "other_field" | "other_name" | "out_of_range" | "outcome_unknown" | "past" | "query_too_long" | "read_only" | "redacted" | "schedule_changed" | "schedule_exists" | "schedule_not_found" | "signal_known" | "signals_full" | "steps_too_large" | "store_busy" | "store_full" | "store_unavailable" | "streams_taken" | "taken" | "template_disabled" | "template_exists" | "template_frozen" | "template_not_found" | "template_unreadable" | "time_range" | "too_broad" | "too_common" | "too_deep" | "too_large" | "too_long" | "too_many" | "too_many_calls" | "too_many_logins" | "too_many_parameters" | "too_many_steps" | "too_many_streams" | "too_many_tokens" | "too_many_waiting" | "too_slow" | "twice" | "unknown_action" | "unknown_blank" | "unknown_field" | "unknown_name" | "unknown_node" | "unknown_option" | "unknown_outcome" | "unknown_parent" | "unknown_scope" | "unknown_setting" | "unknown_status" | "unknown_step" | "unknown_version" | "unknown_zone" | "unreadable" | "version_passed" | "with_debounce" | "with_if_live" | "with_once" | "wrong_audience" | "wrong_content_type" | "wrong_host" | "wrong_login" | "wrong_method" | "wrong_state";
   detail: string;
   field?: string;
   request_id: string;
@@ -919,6 +997,19 @@ export interface ProgressBody {
  * them at once; then they are spread evenly. `by` and `name`: as for Concurrency.
  */
 export interface Rate {
+  burst?: number | null;
+  by?: string | null;
+  kind: "rate";
+  max: number;
+  name?: string | null;
+  per: number;
+}
+
+/**
+ * At most `max` jobs start in any `per` seconds. `burst`: at most so many of them at once; then they are spread
+ * evenly. `by` and `name`: as for concurrency.
+ */
+export interface RateAsked {
   burst?: number | null;
   by?: string | null;
   kind: "rate";
@@ -1459,7 +1550,7 @@ export interface TokenCreateBody {
   name?: string | null;
   scope?: string | null;
   scope_id?: string | null;
-  scopes?: ("read" | "enqueue" | "cancel" | "manage" | "templates" | "schedules" | "flows" | "tokens" | "worker" | "admin")[] | null;
+  scopes?: ("read" | "enqueue" | "cancel" | "manage" | "templates" | "schedules" | "flows" | "limits" | "tokens" | "worker" | "admin")[] | null;
   seconds?: number | null;
   topics?: string[] | null;
 }
@@ -1523,6 +1614,23 @@ export interface UpdateBody {
   reason?: string | null;
   run_at?: Time;
   tags?: string[];
+}
+
+/**
+ * What one value of the limit's field uses. `value` "": the limit is by no field, or these jobs have no value.
+ * `max`: for this value; of fair turns, its weight. `free_at`: when a rate lets the next job start; null: now, or when
+ * a job ends.
+ */
+export interface UsedByBody {
+  free_at: Time | null;
+  max: number;
+  used: number;
+  value: string;
+}
+
+export interface ValueLimit {
+  limit: Concurrency | Rate | Fair;
+  value: string;
 }
 
 /**
@@ -1832,6 +1940,14 @@ export interface SignalJobQuery {
 export interface WaitForJobQuery {
   /** Default: 25.0 */
   timeout?: number;
+}
+
+/** The query of DELETE /api/limits/{name} */
+export interface ClearLimitQuery {
+  kind?: "concurrency" | "fair" | "rate";
+  field?: string;
+  value?: string;
+  reason?: string;
 }
 
 /** The query of GET /api/schedules */

@@ -51,6 +51,9 @@ export type FlowGraph = api.GraphAnswer;
 /** How a job of a flow stands, or the flow. deleted: nothing is known of the job any more. */
 export type Shown = Status | "held" | "not_taken" | "deleted" | "running";
 
+export type Limit = api.LimitBody;
+export type Limits = api.LimitsAnswer;
+
 export type Worker = api.WorkerBody;
 export type Failure = api.FailureBody;
 export type Bulk = With<api.BulkInfo, { sample?: Job[] }>;

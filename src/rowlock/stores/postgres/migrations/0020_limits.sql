@@ -8,6 +8,7 @@ CREATE INDEX _jobs_share ON {schema}._jobs (topic, template_version, share, (-pr
 
 -- The plain claim leaves these topics out.
 ALTER TABLE {schema}._jobs_topics ADD COLUMN limited boolean NOT NULL DEFAULT false;
+CREATE INDEX _jobs_topics_limited ON {schema}._jobs_topics (topic) WHERE limited;
 
 -- One row. Each claim of limited topics, and each change of limits, adds one to `epoch`: a claim that was decided before
 -- it does nothing. `turns`: whose turn it was last, by topic.

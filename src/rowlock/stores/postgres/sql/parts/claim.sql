@@ -8,7 +8,8 @@ lane AS MATERIALIZED (
     ) WITH ORDINALITY AS l (topic, template_version, n)
     WHERE {after_settle} l.topic <> ALL (ARRAY(
         SELECT topic FROM {schema}._jobs_topics
-        WHERE limited OR paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))))
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > (SELECT clock_timestamp()))
+        UNION ALL SELECT topic FROM {schema}._jobs_topics WHERE limited))
       -- After this time the worker no longer waits for the answer: see clock.py.
       AND (SELECT clock_timestamp()) <= coalesce({not_after}::timestamptz, 'infinity')
 ),

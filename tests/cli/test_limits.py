@@ -1,0 +1,100 @@
+"""`rowlock limits`: see what is used, put limits at run time, clear them."""
+
+import re
+
+import pytest
+
+from rowlock import Concurrency, Fair, Rate
+from rowlock.cli.limits import spell
+from rowlock.core.limits import Limit
+from tests.cli.conftest import Shell
+from tests.cli.test_manners import at_terminal
+
+
+def lines(text: str) -> list[list[str]]:
+    return [re.split(r"  +", line) for line in text.splitlines()]
+
+
+def test_put_see_clear(shell: Shell) -> None:
+    shell("migrate")
+    assert shell.json("limits", "list") == {"items": [], "total": 0, "next": None}
+    assert shell("limits", "put", "mail", "--max", "1", "--reason", "slow").stdout == "mail: 1 at once\n"
+    told = shell.json("limits", "put", "mail", "--max", "500", "--per", "1m", "--by", "scope_id", "--burst", "10")
+    assert told == {
+        "name": "mail", "value": None,
+        "limit": {"kind": "rate", "max": 500, "per": 60.0, "by": "scope_id", "name": None, "burst": 10},
+    }  # fmt: skip
+    more = ("limits", "put", "mail", "--max", "900", "--per", "60", "--by", "scope_id", "--value", "acme")
+    assert shell(*more, "--as", "ann").stdout == "mail for scope_id acme: 900 in 60 s by scope_id\n"
+    assert shell("limits", "put", "mail", "--fair", "scope_id", "--weight", "acme=3", "--weight", "b=2").stdout == (
+        "mail: turns by scope_id (acme=3, b=2)\n"
+    )
+    for _ in range(3):
+        shell.add("mail", "{}", "--scope", "tenant", "--scope-id", "acme")
+    running = shell.start()
+
+    assert lines(shell("limits", "list").stdout) == [
+        ["name", "limit", "used", "waiting", "source", "topics"],
+        ["mail", "1 at once", "1 of 1", "2", "put", "mail"],
+        ["mail", "turns by scope_id (acme=3, b=2)", "-", "2", "put", "mail"],
+        ["mail", "500 in 60 s, 10 at once by scope_id", "1 value", "2", "put", "mail"],
+    ]
+    shown = shell("limits", "show", "mail").stdout
+    assert ["mail", "500 in 60 s, 10 at once by scope_id", "acme", "1 of 900", "-"] in lines(shown)
+    assert ["mail", "turns by scope_id (acme=3, b=2)", "acme", "1 running, weight 3", "-"] in lines(shown)
+    assert running in shown
+    document = shell.json("limits", "show", "mail")
+    assert [(one["kind"], one["used_up"], one["waiting"]) for one in document["items"]] == [
+        ("concurrency", 1, 2), ("fair", 0, 2), ("rate", 0, 2),
+    ]  # fmt: skip
+    assert [(one["id"], one["worker"]) for one in document["holders"]] == [(running, "w1")]
+
+    assert shell("limits", "clear", "mail", "--kind", "rate", "--value", "acme").stdout == "1 limit of mail cleared\n"
+    assert shell.json("limits", "clear", "mail", "--field", "scope_id") == {"name": "mail", "cleared": 2}
+    assert shell("limits", "clear", "mail").stdout == "1 limit of mail cleared\n"
+    assert shell("limits", "clear", "mail").stdout == "mail: no such limit was put\n"
+    audited = {(one["action"], one["reason"], one["by"][:3]) for one in shell.json("audit")["items"]}
+    assert {("limit.put", "slow", "cli"), ("limit.put", None, "ann"), ("limit.clear", None, "cli")} <= audited
+
+
+def test_what_is_refused(shell: Shell) -> None:
+    shell("migrate")
+    for options, code, said in (
+        ([], 2, "Give --max N, or --fair FIELD."),
+        (["--max", "x"], 2, "--max"),
+        (["--max", "0"], 1, "max: must be 1 to 1000000, not 0: to stop a topic, pause it"),
+        (["--max", "5", "--per", "soon"], 2, "is not a length of time"),
+        (["--max", "5", "--burst", "5"], 2, "--burst needs --per TIME."),
+        (["--max", "5", "--weight", "a=1"], 2, "--weight needs --fair FIELD."),
+        (["--fair", "key", "--max", "5"], 2, "--fair FIELD takes no --max"),
+        (["--fair", "key", "--weight", "a"], 2, "'a' is not VALUE=N, such as acme=3."),
+        (["--max", "5", "--value", "a"], 1, "value: names a value of a field"),
+        (["--max", "5", "--by", "key", "--value", "a"], 1, "mail has no concurrency limit by key: put that first"),
+        (["--max", "5", "--by", "a..b"], 1, "by: 'a..b' names no field"),
+    ):
+        assert said in shell("limits", "put", "mail", *options, code=code).stderr, options
+    assert shell("limits", "show", "mail", code=1).stderr == "rowlock: mail has no limits\n"
+    assert "--kind" in shell("limits", "clear", "mail", "--kind", "speed", code=2).stderr
+
+
+def test_a_list_fits_a_terminal(shell: Shell) -> None:
+    shell("migrate")
+    shell("limits", "put", f"accounts.{'x' * 60}", "--max", "500", "--per", "60", "--by", "scope_id")
+    text = at_terminal(["limits", "list"], shell.folder, ROWLOCK_URL=shell.url, COLUMNS="80")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert [line for line in plain.splitlines() if "500 in 60" in line]
+    assert max(map(len, plain.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        (Concurrency(1000), "1,000 at once"),
+        (Concurrency(2, by="payload.tenant"), "2 at once by payload.tenant"),
+        (Rate(5, per=0.5), "5 in 0.5 s"),
+        (Rate(5, per=60, burst=2, by="key"), "5 in 60 s, 2 at once by key"),
+        (Fair("scope"), "turns by scope"),
+    ],
+)
+def test_limits_in_words(limit: Limit, text: str) -> None:
+    assert spell(limit) == text
