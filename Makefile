@@ -89,7 +89,7 @@ format: $(READY) ## format the sources, and write the generated files
 	$(BIN)/ruff format .
 
 clean: ## remove .venv and everything else that make has created
-	rm -rf $(VENV) .bench benchmarks/node/node_modules ui/node_modules js/node_modules build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .bench benchmarks/node/node_modules benchmarks/node/flows/node_modules ui/node_modules js/node_modules build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml tools/venv

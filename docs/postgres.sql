@@ -29,14 +29,14 @@ WITH line AS MATERIALIZED (
 ),
 head AS MATERIALIZED (
     SELECT h.* FROM line l CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        SELECT j.id::text AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
         WHERE j.line = l.line AND j.line IS NOT NULL
           AND j.status IN ('pending', 'processing', 'waiting', 'cancel_requested')
     ) h
 ),
 held AS MATERIALIZED (
     SELECT h.* FROM line l CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        SELECT j.id::text AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
         WHERE j.line_seq < l.newest AND j.line = l.line AND j.line IS NOT NULL
           AND j.status IN ('pending', 'processing', 'waiting', 'cancel_requested')
         FOR NO KEY UPDATE SKIP LOCKED
@@ -50,7 +50,7 @@ bounds AS MATERIALIZED (
 ),
 blocked AS MATERIALIZED (
     SELECT h.* FROM bounds l CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        SELECT j.id::text AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
         WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked'
           AND j.line_seq <= coalesce(l.until, j.line_seq) AND j.if_live <> 'debounce'
         ORDER BY j.line_seq
@@ -60,14 +60,14 @@ blocked AS MATERIALIZED (
 ),
 first AS MATERIALIZED (
     SELECT h.* FROM line l CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        SELECT j.id::text AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
         WHERE j.line = l.line AND j.line IS NOT NULL AND j.status = 'blocked' AND j.if_live = 'debounce'
         ORDER BY j.line_seq LIMIT 1
     ) h
 ),
 debounced AS MATERIALIZED (
     SELECT h.* FROM first f CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j WHERE j.id = f.id AND j.status = 'blocked' FOR NO KEY UPDATE SKIP LOCKED
+        SELECT j.id::text AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j WHERE j.id = f.id AND j.status = 'blocked' FOR NO KEY UPDATE SKIP LOCKED
     ) h
 )
 SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS silence, 'head' AS role, head.* FROM head UNION ALL
@@ -267,7 +267,7 @@ LIMIT $3::int;
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id::text AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.status = 'cancel_requested' AND j.cancel_requested_at < (SELECT clock_timestamp()) - coalesce((SELECT (r.data->'template'->'cancel'->>'grace')::float8 FROM public._jobs_records r WHERE r.kind = 'template' AND r.id = j.topic || '@' || j.template_version AND json_typeof(r.data->'template'->'cancel'->'grace') = 'number'), $2::float8) * interval '1 second' AND (j.step IS NULL OR (j.locked_until >= (SELECT clock_timestamp()) AND EXISTS (SELECT FROM public._jobs_steps s WHERE s.job_id >= j.id AND s.job_id <= j.id AND s.state = 'running' AND NOT s.cancelable AND s.version = j.version)) IS NOT TRUE)
     ORDER BY j.cancel_requested_at
     LIMIT $1::int
@@ -649,7 +649,7 @@ WITH s AS MATERIALIZED (
 ),
 held AS MATERIALIZED (
     SELECT h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+        SELECT j.id::text AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
         WHERE j.id = s.id AND j.if_live = 'debounce' AND j.version = 0 AND j.status IN ('pending', 'blocked')
         FOR NO KEY UPDATE
     ) h
@@ -831,7 +831,7 @@ WHERE coalesce(i.id, k.id) IS NOT NULL
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id::text AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.status = 'pending' AND j.expires_at IS NOT NULL AND j.expires_at <= (SELECT clock_timestamp())
     ORDER BY j.expires_at
     LIMIT $1::int
@@ -976,11 +976,14 @@ WHERE e.line = ANY ($1::text[]) AND e.parent = ANY ($2::uuid[]) AND e.ended IS N
 -- ════ flow_children ════
 
 -- The edges in these lines ($1) that don't say how their parents stand: $2 and $3, NULL: the parent is live. At most $4. An edge
--- from a parent that is gone keeps its end.
-SELECT e.child::text, e.parent::text
-FROM public._jobs_edges e JOIN unnest($2::uuid[], $3::text[]) AS p (id, ended) ON p.id = e.parent
-WHERE e.line = ANY ($1::text[]) AND e.ended IS DISTINCT FROM p.ended
-  AND (e.ended IS NULL OR p.ended IS DISTINCT FROM 'deleted')
+-- from a parent that is gone keeps its end. CASE keeps each `IN` a mere filter, which looks into a hash table: a join would
+-- compare each edge with each parent.
+WITH p AS MATERIALIZED (SELECT p.id, p.ended FROM unnest($2::uuid[], $3::text[]) AS p (id, ended))
+SELECT e.child::text, e.parent::text FROM public._jobs_edges e
+WHERE e.line = ANY ($1::text[])
+  AND CASE WHEN e.ended IS NULL THEN e.parent IN (SELECT id FROM p WHERE ended IS NOT NULL)
+           ELSE e.parent IN (SELECT id FROM p WHERE ended IS DISTINCT FROM 'deleted')
+                AND (e.parent, e.ended) NOT IN (SELECT id, ended FROM p WHERE ended IS NOT NULL) END
 ORDER BY e.child, e.parent LIMIT $4::int;
 
 -- ════ flow_count_edges ════
@@ -1000,14 +1003,14 @@ DELETE FROM public._jobs_edges WHERE child = ANY ($1::uuid[]);
 -- ════ flow_edges ════
 
 -- All edges that lead to these jobs.
-SELECT e.child, e.parent, e.flow_id, e.name, e.line, e.if_failed, e.condition, e.fills, e.call, e.place, e.owner, e.ended, e.verdict, e.result::text, e.error
+SELECT e.child::text, e.parent::text, e.flow_id::text, e.name, e.line, e.if_failed, e.condition, e.fills, e.call, e.place, e.owner, e.ended, e.verdict, e.result::text, e.error
 FROM unnest($1::uuid[]) AS s (id) JOIN public._jobs_edges e ON e.child = s.id
 ORDER BY e.child, e.call, e.place, e.parent;
 
 -- ════ flow_edges_between ════
 
 -- The edges with these children ($1) and parents ($2): by the primary key, whatever else leads to the children.
-SELECT e.child, e.parent, e.flow_id, e.name, e.line, e.if_failed, e.condition, e.fills, e.call, e.place, e.owner, e.ended, e.verdict, e.result::text, e.error
+SELECT e.child::text, e.parent::text, e.flow_id::text, e.name, e.line, e.if_failed, e.condition, e.fills, e.call, e.place, e.owner, e.ended, e.verdict, e.result::text, e.error
 FROM unnest($1::uuid[], $2::uuid[]) AS s (child, parent)
 JOIN public._jobs_edges e ON e.child = s.child AND e.parent = s.parent
 ORDER BY e.child, e.call, e.place, e.parent;
@@ -1015,7 +1018,7 @@ ORDER BY e.child, e.call, e.place, e.parent;
 -- ════ flow_edges_of_flow ════
 
 -- All edges of a flow, without what is stored of results.
-SELECT e.child, e.parent, e.flow_id, e.name, e.line, e.if_failed, e.condition, e.fills, e.call, e.place, e.owner, e.ended, e.verdict, NULL::text, NULL::text
+SELECT e.child::text, e.parent::text, e.flow_id::text, e.name, e.line, e.if_failed, e.condition, e.fills, e.call, e.place, e.owner, e.ended, e.verdict, NULL::text, NULL::text
 FROM public._jobs_edges e WHERE e.flow_id = $1::uuid ORDER BY e.child, e.call, e.place, e.parent;
 
 -- ════ flow_forgive ════
@@ -1128,6 +1131,11 @@ LEFT JOIN LATERAL (
     WHERE a.id >= n.id AND a.id <= n.id ORDER BY a.id LIMIT 1
 ) a ON j.status IS NULL;
 
+-- ════ flow_payloads ════
+
+-- The payloads of jobs that this transaction has locked.
+SELECT j.id::text, j.payload::text FROM unnest($1::uuid[]) AS s (id) JOIN public._jobs j ON j.id = s.id;
+
 -- ════ flow_started ════
 
 -- The jobs that stand in these lines and have started others, and those others.
@@ -1145,9 +1153,17 @@ SELECT DISTINCT e.line FROM public._jobs_edges e WHERE e.line = ANY ($1::text[])
 
 -- ════ flow_write_edges ════
 
--- Writes what has changed of edges. Their children are locked.
-UPDATE public._jobs_edges e SET fills = s.fills, ended = s.ended, verdict = s.verdict, result = s.result, error = s.error
-FROM json_to_recordset($1::text::json) AS s (child uuid, parent uuid, fills bool, ended text, verdict text, result json, error text)
+-- Writes what has changed of edges. Their children are locked. Equal changes come once:
+-- [[children, parents, fills, ended, verdict, result, error], …], where ids stand in one text.
+WITH c AS MATERIALIZED (
+    SELECT c->>0 AS children, c->>1 AS parents, (c->>2)::bool AS fills, c->>3 AS ended, c->>4 AS verdict,
+           (c->>5)::json AS result, c->>6 AS error
+    FROM json_array_elements($1::text::json) AS c
+)
+UPDATE public._jobs_edges e
+SET fills = c.fills, ended = c.ended, verdict = c.verdict, result = c.result, error = c.error
+FROM c
+CROSS JOIN LATERAL unnest(string_to_array(c.children, ' ')::uuid[], string_to_array(c.parents, ' ')::uuid[]) AS s (child, parent)
 WHERE e.child = s.child AND e.parent = s.parent;
 
 -- ════ flows ════
@@ -1703,15 +1719,15 @@ FROM public._jobs_topics t WHERE t.limited;
 WITH s AS MATERIALIZED (SELECT id FROM unnest($1::uuid[]) AS s (id) GROUP BY id ORDER BY id),
 held AS MATERIALIZED (
     SELECT h.* FROM s CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
+        SELECT j.id::text AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs j WHERE j.id = s.id FOR NO KEY UPDATE
     ) h
 ),
 old AS MATERIALIZED (
     SELECT a.* FROM s CROSS JOIN LATERAL (
-        SELECT j.id AS id, j.topic AS topic, 'completed' AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, NULL::text AS line, NULL::bigint AS line_seq, NULL::text AS fingerprint, j.step AS step, NULL::text AS waits_for, 0 AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs_archive j
+        SELECT j.id::text AS id, j.topic AS topic, 'completed' AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, NULL::text AS line, NULL::bigint AS line_seq, NULL::text AS fingerprint, j.step AS step, NULL::text AS waits_for, 0 AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, CASE WHEN $2::bool THEN j.payload::text END AS payload, j.ctid::text AS place FROM public._jobs_archive j
         WHERE j.id >= s.id AND j.id <= s.id ORDER BY j.id LIMIT 1  -- by a range: see read.sql
     ) a
-    WHERE $3::bool OR s.id NOT IN (SELECT id FROM held)
+    WHERE $3::bool OR s.id NOT IN (SELECT id::uuid FROM held)
 )
 SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS silence, found.* FROM (SELECT * FROM old UNION ALL SELECT * FROM held) AS found;
 
@@ -2184,7 +2200,7 @@ SELECT topic, backoff FROM public._jobs_topics WHERE backoff IS NOT NULL;
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id::text AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.locked_until < (SELECT least(clock_timestamp(), coalesce($2::timestamptz, 'infinity')))
     ORDER BY j.locked_until
     LIMIT $1::int
@@ -2196,7 +2212,7 @@ SELECT clock_timestamp() AS now, (SELECT set_config('idle_in_transaction_session
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id::text AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.locked_until > '-infinity' AND j.locked_by = ANY ($2::text[])
     ORDER BY j.locked_until
     LIMIT $1::int
@@ -2220,7 +2236,7 @@ RETURNING topic;
 
 -- Locks jobs that are due, and reads them as core.moves.Row. Jobs that another transaction has locked wait for the next time.
 WITH held AS MATERIALIZED (
-    SELECT j.id AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
+    SELECT j.id::text AS id, j.topic AS topic, j.status AS status, j.template_version AS template_version, j.version AS version, j.priority AS priority, public._jobs_us(j.run_at) AS run_at, j.retries AS retries, j.max_retries AS max_retries, j.crashes AS crashes, public._jobs_us(j.created) AS created, public._jobs_us(j.claimed_at) AS claimed_at, public._jobs_us(j.started_at) AS started_at, public._jobs_us(j.finished_at) AS finished_at, j.locked_by AS locked_by, j.scope AS scope, j.scope_id AS scope_id, j.key AS key, j.if_live AS if_live, j.line AS line, j.line_seq AS line_seq, j.fingerprint AS fingerprint, j.step AS step, j.waits_for AS waits_for, coalesce(j.signals, 0) AS signals, j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped AS events, j.tags::text AS tags, NULL::text AS payload, j.ctid::text AS place FROM public._jobs j
     WHERE j.status = 'waiting' AND NOT j.ready AND j.run_at <= (SELECT clock_timestamp()) AND j.run_at > coalesce($2::timestamptz, '-infinity')
     ORDER BY j.run_at
     LIMIT $1::int
@@ -3597,51 +3613,114 @@ FROM public._jobs_workers ORDER BY name;
 
 -- ════ write_moves ════
 
--- Writes patches (core.moves) for rows that this transaction has locked.
--- $1–$5: id, place, is it in the archive, the columns to set (NULL: delete the row), the entry for its history (NULL: none).
-WITH p AS MATERIALIZED (
-    SELECT s.id, s.place::tid AS tid, s.archived, s.change::jsonb AS change, s.entry::jsonb AS entry
-    FROM unnest($1::uuid[], $2::text[], $3::bool[], $4::text[], $5::text[]) AS s (id, place, archived, change, entry)
+-- Writes patches (core.moves) for rows that this transaction has locked. Equal patches come once: what 1,000 jobs of a fan-out get
+-- is parsed once.
+-- $1: [[ids, places, archived, columns, entry], …]. The ids and the places of the rows stand in one text each. `archived`: they are
+-- in the archive. `columns`: to set (null: delete the rows). `entry`: for their histories (null: none).
+WITH c AS MATERIALIZED (
+    SELECT c->>0 AS ids, c->>1 AS places, (c->>2)::bool AS archived, (c->>3)::jsonb AS change, (c->>4)::jsonb AS entry
+    FROM json_array_elements($1::text::json) AS c
+),
+patch AS MATERIALIZED (
+    SELECT c.ids, c.places, c.archived, c.change IS NULL AS deletes, c.change ? 'to_end' AS to_end, c.entry,
+        c.change ? 'status' AS sets_status, (c.change->>'status')::text AS status,
+        c.change ? 'stage' AS sets_stage, (c.change->>'stage')::text AS stage,
+        c.change ? 'message' AS sets_message, (c.change->>'message')::text AS message,
+        c.change ? 'cancel_reason' AS sets_cancel_reason, (c.change->>'cancel_reason')::text AS cancel_reason,
+        c.change ? 'last_error' AS sets_last_error, (c.change->>'last_error')::text AS last_error,
+        c.change ? 'fingerprint' AS sets_fingerprint, (c.change->>'fingerprint')::text AS fingerprint,
+        c.change ? 'locked_by' AS sets_locked_by, (c.change->>'locked_by')::text AS locked_by,
+        c.change ? 'step' AS sets_step, (c.change->>'step')::text AS step,
+        c.change ? 'waits_for' AS sets_waits_for, (c.change->>'waits_for')::text AS waits_for,
+        c.change ? 'line' AS sets_line, (c.change->>'line')::text AS line,
+        c.change ? 'share' AS sets_share, (c.change->>'share')::text AS share,
+        c.change ? 'priority' AS sets_priority, (c.change->>'priority')::int AS priority,
+        c.change ? 'retries' AS sets_retries, (c.change->>'retries')::int AS retries,
+        c.change ? 'crashes' AS sets_crashes, (c.change->>'crashes')::int AS crashes,
+        c.change ? 'signals' AS sets_signals, (c.change->>'signals')::int AS signals,
+        c.change ? 'ready' AS sets_ready, (c.change->>'ready')::bool AS ready,
+        c.change ? 'progress' AS sets_progress, (c.change->>'progress')::float8 AS progress,
+        c.change ? 'tags' AS sets_tags, (c.change->>'tags')::jsonb AS tags,
+        c.change ? 'payload' AS sets_payload, (c.change->>'payload')::json AS payload,
+        c.change ? 'result' AS sets_result, (c.change->>'result')::json AS result,
+        c.change ? 'run_at' AS sets_run_at, public._jobs_time((c.change->>'run_at')::bigint) AS run_at,
+        c.change ? 'expires_at' AS sets_expires_at, public._jobs_time((c.change->>'expires_at')::bigint) AS expires_at,
+        c.change ? 'finished_at' AS sets_finished_at, public._jobs_time((c.change->>'finished_at')::bigint) AS finished_at,
+        c.change ? 'cancel_requested_at' AS sets_cancel_requested_at, public._jobs_time((c.change->>'cancel_requested_at')::bigint) AS cancel_requested_at,
+        c.change ? 'locked_until' AS sets_locked_until, public._jobs_time((c.change->>'locked_until')::bigint) AS locked_until,
+        c.change ? 'updated' AS sets_updated, public._jobs_time((c.change->>'updated')::bigint) AS updated
+    FROM c
+),
+p AS MATERIALIZED (
+    SELECT s.id, s.place::tid AS tid, patch.archived, patch.deletes, patch.to_end, patch.entry,
+        patch.sets_status, patch.status,
+        patch.sets_stage, patch.stage,
+        patch.sets_message, patch.message,
+        patch.sets_cancel_reason, patch.cancel_reason,
+        patch.sets_last_error, patch.last_error,
+        patch.sets_fingerprint, patch.fingerprint,
+        patch.sets_locked_by, patch.locked_by,
+        patch.sets_step, patch.step,
+        patch.sets_waits_for, patch.waits_for,
+        patch.sets_line, patch.line,
+        patch.sets_share, patch.share,
+        patch.sets_priority, patch.priority,
+        patch.sets_retries, patch.retries,
+        patch.sets_crashes, patch.crashes,
+        patch.sets_signals, patch.signals,
+        patch.sets_ready, patch.ready,
+        patch.sets_progress, patch.progress,
+        patch.sets_tags, patch.tags,
+        patch.sets_payload, patch.payload,
+        patch.sets_result, patch.result,
+        patch.sets_run_at, patch.run_at,
+        patch.sets_expires_at, patch.expires_at,
+        patch.sets_finished_at, patch.finished_at,
+        patch.sets_cancel_requested_at, patch.cancel_requested_at,
+        patch.sets_locked_until, patch.locked_until,
+        patch.sets_updated, patch.updated
+    FROM patch CROSS JOIN LATERAL unnest(
+        string_to_array(patch.ids, ' ')::uuid[], string_to_array(patch.places, ' ')) AS s (id, place)
 ),
 moved AS (
     UPDATE public._jobs j SET
-        status = CASE WHEN p.change ? 'status' THEN (p.change->>'status')::text ELSE j.status END,
-        stage = CASE WHEN p.change ? 'stage' THEN (p.change->>'stage')::text ELSE j.stage END,
-        message = CASE WHEN p.change ? 'message' THEN (p.change->>'message')::text ELSE j.message END,
-        cancel_reason = CASE WHEN p.change ? 'cancel_reason' THEN (p.change->>'cancel_reason')::text ELSE j.cancel_reason END,
-        last_error = CASE WHEN p.change ? 'last_error' THEN (p.change->>'last_error')::text ELSE j.last_error END,
-        fingerprint = CASE WHEN p.change ? 'fingerprint' THEN (p.change->>'fingerprint')::text ELSE j.fingerprint END,
-        locked_by = CASE WHEN p.change ? 'locked_by' THEN (p.change->>'locked_by')::text ELSE j.locked_by END,
-        step = CASE WHEN p.change ? 'step' THEN (p.change->>'step')::text ELSE j.step END,
-        waits_for = CASE WHEN p.change ? 'waits_for' THEN (p.change->>'waits_for')::text ELSE j.waits_for END,
-        line = CASE WHEN p.change ? 'line' THEN (p.change->>'line')::text ELSE j.line END,
-        share = CASE WHEN p.change ? 'share' THEN (p.change->>'share')::text ELSE j.share END,
-        priority = CASE WHEN p.change ? 'priority' THEN (p.change->>'priority')::int ELSE j.priority END,
-        retries = CASE WHEN p.change ? 'retries' THEN (p.change->>'retries')::int ELSE j.retries END,
-        crashes = CASE WHEN p.change ? 'crashes' THEN (p.change->>'crashes')::int ELSE j.crashes END,
-        signals = CASE WHEN p.change ? 'signals' THEN (p.change->>'signals')::int ELSE j.signals END,
-        ready = CASE WHEN p.change ? 'ready' THEN (p.change->>'ready')::bool ELSE j.ready END,
-        progress = CASE WHEN p.change ? 'progress' THEN (p.change->>'progress')::float8 ELSE j.progress END,
-        tags = CASE WHEN p.change ? 'tags' THEN (p.change->>'tags')::jsonb ELSE j.tags END,
-        payload = CASE WHEN p.change ? 'payload' THEN (p.change->>'payload')::json ELSE j.payload END,
-        result = CASE WHEN p.change ? 'result' THEN (p.change->>'result')::json ELSE j.result END,
-        run_at = CASE WHEN p.change ? 'run_at' THEN public._jobs_time((p.change->>'run_at')::bigint) ELSE j.run_at END,
-        expires_at = CASE WHEN p.change ? 'expires_at' THEN public._jobs_time((p.change->>'expires_at')::bigint) ELSE j.expires_at END,
-        finished_at = CASE WHEN p.change ? 'finished_at' THEN public._jobs_time((p.change->>'finished_at')::bigint) ELSE j.finished_at END,
-        cancel_requested_at = CASE WHEN p.change ? 'cancel_requested_at' THEN public._jobs_time((p.change->>'cancel_requested_at')::bigint) ELSE j.cancel_requested_at END,
-        locked_until = CASE WHEN p.change ? 'locked_until' THEN public._jobs_time((p.change->>'locked_until')::bigint) ELSE j.locked_until END,
-        updated = CASE WHEN p.change ? 'updated' THEN public._jobs_time((p.change->>'updated')::bigint) ELSE j.updated END,
-        line_seq = CASE WHEN p.change ? 'to_end' THEN nextval('public._jobs_line_seq') ELSE j.line_seq END,
+        status = CASE WHEN p.sets_status THEN p.status ELSE j.status END,
+        stage = CASE WHEN p.sets_stage THEN p.stage ELSE j.stage END,
+        message = CASE WHEN p.sets_message THEN p.message ELSE j.message END,
+        cancel_reason = CASE WHEN p.sets_cancel_reason THEN p.cancel_reason ELSE j.cancel_reason END,
+        last_error = CASE WHEN p.sets_last_error THEN p.last_error ELSE j.last_error END,
+        fingerprint = CASE WHEN p.sets_fingerprint THEN p.fingerprint ELSE j.fingerprint END,
+        locked_by = CASE WHEN p.sets_locked_by THEN p.locked_by ELSE j.locked_by END,
+        step = CASE WHEN p.sets_step THEN p.step ELSE j.step END,
+        waits_for = CASE WHEN p.sets_waits_for THEN p.waits_for ELSE j.waits_for END,
+        line = CASE WHEN p.sets_line THEN p.line ELSE j.line END,
+        share = CASE WHEN p.sets_share THEN p.share ELSE j.share END,
+        priority = CASE WHEN p.sets_priority THEN p.priority ELSE j.priority END,
+        retries = CASE WHEN p.sets_retries THEN p.retries ELSE j.retries END,
+        crashes = CASE WHEN p.sets_crashes THEN p.crashes ELSE j.crashes END,
+        signals = CASE WHEN p.sets_signals THEN p.signals ELSE j.signals END,
+        ready = CASE WHEN p.sets_ready THEN p.ready ELSE j.ready END,
+        progress = CASE WHEN p.sets_progress THEN p.progress ELSE j.progress END,
+        tags = CASE WHEN p.sets_tags THEN p.tags ELSE j.tags END,
+        payload = CASE WHEN p.sets_payload THEN p.payload ELSE j.payload END,
+        result = CASE WHEN p.sets_result THEN p.result ELSE j.result END,
+        run_at = CASE WHEN p.sets_run_at THEN p.run_at ELSE j.run_at END,
+        expires_at = CASE WHEN p.sets_expires_at THEN p.expires_at ELSE j.expires_at END,
+        finished_at = CASE WHEN p.sets_finished_at THEN p.finished_at ELSE j.finished_at END,
+        cancel_requested_at = CASE WHEN p.sets_cancel_requested_at THEN p.cancel_requested_at ELSE j.cancel_requested_at END,
+        locked_until = CASE WHEN p.sets_locked_until THEN p.locked_until ELSE j.locked_until END,
+        updated = CASE WHEN p.sets_updated THEN p.updated ELSE j.updated END,
+        line_seq = CASE WHEN p.to_end THEN nextval('public._jobs_line_seq') ELSE j.line_seq END,
         history_dropped = j.history_dropped + CASE WHEN p.entry IS NULL THEN 0 ELSE public._jobs_overflow(j.history) END,
         history = CASE WHEN p.entry IS NULL THEN j.history ELSE public._jobs_append(j.history, p.entry) END
     FROM p
     -- Not by id: a plan that was made while the table was empty would read the primary key from end to end.
-    WHERE p.change IS NOT NULL AND j.ctid = p.tid
+    WHERE NOT p.deletes AND j.ctid = p.tid
     RETURNING j.id
 ),
 gone AS (
     DELETE FROM public._jobs
-    WHERE ctid = ANY (ARRAY(SELECT tid FROM p WHERE change IS NULL AND NOT archived)) RETURNING id, key
+    WHERE ctid = ANY (ARRAY(SELECT tid FROM p WHERE deletes AND NOT archived)) RETURNING id, key
 ),
 -- Each part of the archive has ctids of its own: IS TRUE keeps `IN` a mere filter.
 gone_archived AS (
@@ -3649,33 +3728,33 @@ gone_archived AS (
     WHERE ctid = ANY (ARRAY(SELECT tid FROM p WHERE archived)) AND (id IN (SELECT id FROM p WHERE archived)) IS TRUE
     RETURNING id, key
 ),
--- $15: the lines in which a job has ended, or has come to the end of the line.
-ends AS (INSERT INTO public._jobs_ends (line) SELECT DISTINCT line FROM unnest($15::text[]) AS l (line)),
+-- $11: the lines in which a job has ended, or has come to the end of the line.
+ends AS (INSERT INTO public._jobs_ends (line) SELECT DISTINCT line FROM unnest($11::text[]) AS l (line)),
 -- A job that is deleted no longer counts. Not one without a key: it may have the id of a pruned job that still counts.
 freed AS (
     DELETE FROM public._jobs_once WHERE job_id = ANY (ARRAY(
         SELECT id FROM gone WHERE key IS NOT NULL UNION ALL SELECT id FROM gone_archived WHERE key IS NOT NULL))
 ),
--- $6: what is counted, by topic.
+-- $2: what is counted, by topic.
 counted AS (
     INSERT INTO public._jobs_counts (at, topic, failed, expired, cancelled, retried, lost, deleted)
-    SELECT clock_timestamp(), c.* FROM json_to_recordset($6::text::json) AS c (topic text, failed int, expired int, cancelled int, retried int, lost int, deleted int)
+    SELECT clock_timestamp(), c.* FROM json_to_recordset($2::text::json) AS c (topic text, failed int, expired int, cancelled int, retried int, lost int, deleted int)
 ),
--- $7, $8: the groups of failures that jobs leave. In order, and only what is new: others may requeue jobs of the same groups.
+-- $3, $4: the groups of failures that jobs leave. In order, and only what is new: others may requeue jobs of the same groups.
 seen AS (
     INSERT INTO public._jobs_first_failures AS f (fingerprint, at)
-    SELECT fingerprint, public._jobs_time(min(at)) FROM unnest($7::text[], $8::bigint[]) AS k (fingerprint, at)
+    SELECT fingerprint, public._jobs_time(min(at)) FROM unnest($3::text[], $4::bigint[]) AS k (fingerprint, at)
     GROUP BY fingerprint
     HAVING NOT EXISTS (SELECT FROM public._jobs_first_failures o
                        WHERE o.fingerprint = k.fingerprint AND o.at <= public._jobs_time(min(k.at)))
     ORDER BY fingerprint
     ON CONFLICT (fingerprint) DO UPDATE SET at = least(f.at, excluded.at)
 ),
--- $9–$14: the lines of the audit: when, by whom, what, why, in which bulk action; and of which jobs.
+-- $5–$10: the lines of the audit: when, by whom, what, why, in which bulk action; and of which jobs.
 audited AS (
     INSERT INTO public._jobs_audit (at, by, action, reason, bulk, job_id, topic, data)
-    SELECT public._jobs_time($9::bigint), $10::text, $11::text, $12::text, $13::uuid, a.*
-    FROM json_to_recordset($14::text::json) AS a (job_id uuid, topic text, data json) ORDER BY a.job_id
+    SELECT public._jobs_time($5::bigint), $6::text, $7::text, $8::text, $9::uuid, a.*
+    FROM json_to_recordset($10::text::json) AS a (job_id uuid, topic text, data json) ORDER BY a.job_id
 )
 SELECT (SELECT count(*) FROM moved) + (SELECT count(*) FROM gone) + (SELECT count(*) FROM gone_archived);
 

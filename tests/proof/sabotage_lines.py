@@ -111,7 +111,7 @@ LINES: tuple[Defence, ...] = (
         _statement("lock_line", "ORDER BY line_seq\n", "ORDER BY priority DESC\n"), red.order, False,
     ),
     Defence(
-        "requeue to the end", "postgres", postgres("write_moves", "p.change ? 'to_end'", "false"), red.requeue, False
+        "requeue to the end", "postgres", postgres("write_moves", "c.change ? 'to_end'", "false"), red.requeue, False
     ),
     Defence("requeue to the end", "sqlite", wrapped(Requeue, "patch", _keeps_its_place), red.requeue, False),
     Defence(

@@ -364,6 +364,20 @@ async def test_a_result_that_does_not_fit_stops_the_child(store: Harness, blank:
     await legal(store)
 
 
+async def test_jobs_of_a_flow_that_start_together_keep_what_differs(store: Harness) -> None:
+    """One is due later, one has another version, one is filled in; others are alike."""
+    nodes = {"root": node(), **{f"leaf{n}": node("root") for n in range(3)}}
+    nodes |= {"late": node("root", delay=3600.0), "filled": node(payload={"x": {"$result": "root"}})}
+    flow = await made(store.store, nodes)
+    await flow.run("root", Completed(7))
+    rows = await store.rows()
+    stand = {name: rows[flow[name]] for name in nodes if name != "root"}
+    assert {row.job.status for row in stand.values()} == {Status.PENDING}
+    assert {name for name, row in stand.items() if not row.ready} == {"late"}
+    assert {name: row.job.payload for name, row in stand.items()} == {name: {} for name in stand} | {"filled": {"x": 7}}
+    assert [len(row.history) for row in stand.values()] == [1] * len(stand)
+
+
 async def test_a_filled_payload_is_not_filled_again(store: Harness) -> None:
     """What a parent returned is data, even if it looks like a blank."""
     flow = await made(store.store, {"a": node(), "b": node(payload={"x": {"$result": "a"}}), "c": node("b")})

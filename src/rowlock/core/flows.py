@@ -60,7 +60,7 @@ def derived_id(parent: str, *parts: object, at: datetime | None = None) -> str:
 # ── What is enqueued ──
 
 
-class Edge(Struct, frozen=True, kw_only=True, gc=False):
+class Edge(Struct, frozen=True, gc=False):
     """`name`: of the parent, in conditions and payloads. `line`: that of the parent. `condition` replaces `if_failed`.
     `fills`: the child's payload, or a condition, needs the parent's result.
 
@@ -145,7 +145,7 @@ class Ended(Struct, frozen=True):
 
     @property
     def has_ended(self) -> bool:
-        return self.status is None or Status(self.status) not in LIVE
+        return self.status not in LIVE
 
     @property
     def end(self) -> str | None:
@@ -347,12 +347,11 @@ class Start(UnblockOrder, frozen=True, kw_only=True):
 
     def patch(self, row: Row, now: int, holder: str | None) -> Patch:
         patch = super().patch(row, now, holder)
-        columns = dict(patch.columns)
         if row.id in self.payloads:
-            columns["payload"] = self.payloads[row.id]
+            patch.columns["payload"] = self.payloads[row.id]
         if row.id in self.leaving:
-            columns["line"] = None
-        return replace(patch, columns=columns)
+            patch.columns["line"] = None
+        return patch
 
 
 class Stop(Order, frozen=True, kw_only=True):
@@ -449,10 +448,10 @@ def plan(
 ) -> Plan:
     """Decide what becomes of jobs that wait.
 
-    `parents`: how those stand whose lines are noted. `rows`: jobs that wait for them, or are noted themselves, locked,
-    with their payloads. `edges`: all edges that lead to these. `started`: noted jobs with those that they have started
-    by ctx.gather. `watched`: those of `rows` that other jobs wait for. `incomplete`: groups of edges of which some are
-    open and not given here."""
+    `parents`: how those stand whose lines are noted. `rows`: jobs that wait for them, or are noted themselves, locked;
+    those that may start have their payloads, if an edge fills them. `edges`: all edges that lead to these. `started`:
+    noted jobs with those that they have started by ctx.gather. `watched`: those of `rows` that other jobs wait for.
+    `incomplete`: groups of edges of which some are open and not given here."""
     changed: dict[tuple[str, str], Edge] = {}
     by_child: dict[str, list[Edge]] = defaultdict(list)
     reopened: dict[str, list[Edge]] = defaultdict(list)
@@ -504,16 +503,13 @@ def plan(
             case _:
                 pass
     if starts:
-        leaving = frozenset(
-            row.id
-            for row in starts
-            if row.id not in watched and not any(edge.call is not None for edge in by_child.get(row.id, ()))
-        )
+        callers = {child for child, _ in calls}
+        leaving = frozenset(row.id for row in starts if row.id not in watched and row.id not in callers)
         orders.append((Start(by=BY, payloads=payloads, leaving=leaving), starts))
     orders += [(Stop(by=BY, reason=reason), stopped) for reason, stopped in sorted(stops.items())]
     if blocks:
         orders.append((Block(by=BY, reason="a job that it waits for is live again"), blocks))
-    for call, waiting in _heard(rows, by_child, changed, incomplete).items():
+    for call, waiting in _heard(calls, rows, by_child, changed, incomplete).items():
         orders.append((ChildrenEnded(by=BY, sent=SignalSent(children_signal(call), "null")), waiting))
     # What is known of results is kept only while the child may need it.
     # A payload is filled in once: what a parent has returned is data, even if it looks like a blank.
@@ -557,7 +553,7 @@ class _Child:
         self, row: Row, edges: Sequence[Edge], reopened: Sequence[Edge], incomplete: bool, now: datetime
     ) -> None:
         self.edges = edges
-        self._waits = incomplete or any(edge.is_open for edge in edges)
+        self._waits = incomplete
         self._row = row
         self._now = now
         if row.status is Status.CANCELLED:
@@ -578,13 +574,16 @@ class _Child:
         self.what = "block"
 
     def _decide(self) -> None:
+        if not self._waits and not [edge for edge in self.edges if edge.verdict != "pass" or edge.is_open]:
+            self._start()  # the most common case, before all others are looked for
+            return
         if stopped := [edge for edge in self.edges if edge.verdict == "stop"]:
             self.what, self.reason = "stop", f"{stopped[0].name} ({stopped[0].parent}) has {_word(stopped[0].ended)}"
             return
         if untaken := [edge for edge in self.edges if edge.is_untaken]:
             self.what, self.reason = "stop", f"{NOT_TAKEN}, as {untaken[0].name} ({untaken[0].parent})"
             return
-        if self._waits:
+        if self._waits or any(edge.is_open for edge in self.edges):
             return
         if any(edge.condition is not None for edge in self.edges):
             self.edges = [self._judged(edge) for edge in self.edges]
@@ -642,6 +641,7 @@ def _reach_children(owner: Row, children: Sequence[Row]) -> list[tuple[Order, li
 
 
 def _heard(
+    calls: Collection[tuple[str, int]],
     rows: Mapping[str, Row],
     by_child: Mapping[str, Sequence[Edge]],
     changed: Mapping[tuple[str, str], Edge],
@@ -649,14 +649,12 @@ def _heard(
 ) -> dict[int, list[Row]]:
     """Return the jobs whose children have all ended just now, by the number of the call."""
     heard: dict[int, list[Row]] = defaultdict(list)
-    for child, row in rows.items():
-        calls = {edge.call for edge in by_child.get(child, ()) if edge.call is not None}
-        for call in calls:
-            own = [edge for edge in by_child[child] if edge.call == call]
-            is_new = any(changed.get((child, edge.parent)) is edge and not edge.is_open for edge in own)
-            waits = (child, call) in incomplete or any(edge.is_open for edge in own)
-            if is_new and not waits and row.status in LIVE:
-                heard[call].append(row)
+    for child, call in sorted(calls):
+        own = [edge for edge in by_child[child] if edge.call == call]
+        is_new = any(changed.get((child, edge.parent)) is edge and not edge.is_open for edge in own)
+        waits = (child, call) in incomplete or any(edge.is_open for edge in own)
+        if is_new and not waits and child in rows and rows[child].status in LIVE:
+            heard[call].append(rows[child])
     return heard
 
 

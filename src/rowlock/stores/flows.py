@@ -17,6 +17,7 @@ from rowlock.stores.base import Enqueued
 
 BATCH = 1000  # jobs that one transaction starts or stops
 EDGE_COLUMNS = Edge.__struct_fields__
+_FILLS = EDGE_COLUMNS.index("fills")  # SQLite has no booleans
 _REACHED = (Status.CANCELLED, Status.CANCEL_REQUESTED, Status.BLOCKED)
 
 
@@ -43,7 +44,13 @@ class FindEdges(Struct, frozen=True):
 
 
 class LockJobs(Struct, frozen=True):
-    """→ the time, and the rows of these jobs, locked, with their payloads. Those of the archive, too."""
+    """→ the time, and the rows of these jobs, locked, without payloads. Those of the archive, too."""
+
+    ids: Sequence[str]
+
+
+class ReadPayloads(Struct, frozen=True):
+    """→ the payloads of these jobs, which are locked, by id."""
 
     ids: Sequence[str]
 
@@ -88,6 +95,7 @@ Ask = (
     | ReadParents
     | FindEdges
     | LockJobs
+    | ReadPayloads
     | ReadEdges
     | ReadPairs
     | CountEdges
@@ -132,6 +140,10 @@ def advancing(noted: Sequence[str], limit: int = BATCH) -> Generator[Ask, Any, A
     others = {edge.parent for edge in edges if edge.call is None and not edge.is_open} - parents.keys()
     if others:
         parents = {**parents, **(yield ReadParents([], sorted(others)))}
+    filled = {edge.child for edge in edges if edge.fills and edge.call is None}
+    if filling := [job_id for job_id, row in mine.items() if job_id in filled and (job_id, None) not in incomplete]:
+        payloads: Mapping[str, str] = yield ReadPayloads(filling)
+        mine |= {job_id: mine[job_id]._replace(payload=payload) for job_id, payload in payloads.items()}
     watched: set[str] = (yield FindWatched([own_line(job_id) for job_id in mine])) if mine else set()
     decided = plan(
         parents,
@@ -182,11 +194,9 @@ def _edges_of(
 
 
 def edge_of(row: Sequence[Any]) -> Edge:
-    """Return an edge from its columns, in the order of its fields. The ids come first."""
-    child, parent, flow_id, *rest = row
-    edge = dict(zip(EDGE_COLUMNS, (str(child), str(parent), str(flow_id), *rest), strict=True))
-    edge["fills"] = bool(edge["fills"])
-    return Edge(**edge)
+    """Return an edge from its columns, in the order of its fields."""
+    values = *row[:_FILLS], bool(row[_FILLS]), *row[_FILLS + 1 :]
+    return Edge(*values)
 
 
 class FlowGraph(Struct, frozen=True):

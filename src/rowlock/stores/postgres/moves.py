@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, assert_never
@@ -113,7 +114,7 @@ async def lock(connection: Any, sql: Statements, order: Order, ids: Sequence[str
     job comes last."""
     twice = order.verb == "delete"
     found = await connection.fetch(sql.lock_jobs, list(ids), order.reads_payload, twice)
-    if missing := set(ids) - {str(row["id"]) for row in found}:
+    if missing := set(ids) - {row["id"] for row in found}:
         # A job that was completed while the statement waited for its lock is in the archive, by a fresh snapshot.
         found += await connection.fetch(sql.lock_jobs, list(missing), order.reads_payload, twice)
     now, rows = _read(found)
@@ -127,12 +128,13 @@ def _read(found: list[Any]) -> tuple[int, list[Row]]:
 
 def row_of(found: Any, *, behind: int) -> Row:
     """The job that stands behind so many other columns."""
-    return Row(str(found[behind]), found[behind + 1], STATUS[found[behind + 2]], *found[behind + 3 :])
+    job_id, topic, status, *rest = found[behind:]
+    return Row(job_id, topic, STATUS[status], *rest)
 
 
 def latest(found: list[Any]) -> int:
     """The time is read after each lock: the latest is later than all of them."""
-    return max((micros(row[0]) for row in found), default=0)
+    return micros(max([row[0] for row in found])) if found else 0
 
 
 async def apply(connection: Any, sql: Statements, order: Order, now: int, rows: Sequence[Row]) -> list[Decision]:
@@ -214,14 +216,10 @@ async def _write(
         {"topic": topic} | {name: counted[name] for name in COUNTERS} for topic, counted in tally(written).items()
     ]
     failures = [patch.first_failure for _, patch in written if patch.first_failure is not None]
-    audited = [{"job_id": row.id, "topic": row.topic, "data": patch.audit or None} for row, patch in written]
+    audited = written if order.is_audited else []
     [(count,)] = await connection.fetch(
         sql.write_moves,
-        [row.id for row, _ in written],
-        [row.place for row, _ in written],
-        [row.status is Status.COMPLETED for row, _ in written],
-        [None if patch.status is None else _text(_change(patch)) for _, patch in written],
-        [_text(patch.entry) if patch.entry else None for _, patch in written],
+        _text(_alike(written)),
         _text(counts),
         [fingerprint for fingerprint, _ in failures],
         [at for _, at in failures],
@@ -230,7 +228,7 @@ async def _write(
         order.verb,
         order.reason,
         order.bulk,
-        _text(audited if order.is_audited else []),
+        _text([{"job_id": row.id, "topic": row.topic, "data": patch.audit or None} for row, patch in audited]),
         lines(written),
     )
     dropped = [
@@ -275,6 +273,19 @@ async def _write_waits(
     ]
     if deadlines:
         await connection.executemany(sql.set_deadlines, deadlines)
+
+
+def _alike(written: Sequence[tuple[Row, Patch]]) -> list[list[Any]]:
+    """Return the rows by what is written to them, as write_moves.sql wants it."""
+    alike: defaultdict[tuple[bool, str | None, str | None], list[Row]] = defaultdict(list)
+    for row, patch in written:
+        change = None if patch.status is None else _text(_change(patch))
+        entry = _text(patch.entry) if patch.entry else None
+        alike[row.status is Status.COMPLETED, change, entry].append(row)
+    return [
+        [" ".join([row.id for row in same]), " ".join([row.place for row in same]), *what]
+        for what, same in alike.items()
+    ]
 
 
 def _change(patch: Patch) -> dict[str, Any]:

@@ -328,7 +328,7 @@ def _move_rows(payload: str) -> dict[str, str]:
     row = {name: f"j.{name}" for name in Row._fields} | {name: f"{{schema}}._jobs_us(j.{name})" for name in times}
     row["events"] = "j.version + coalesce(jsonb_array_length(j.history), 0) + j.history_dropped"
     row["signals"] = "coalesce(j.signals, 0)"
-    row |= {"tags": "j.tags::text", "payload": payload, "place": "j.ctid::text"}
+    row |= {"id": "j.id::text", "tags": "j.tags::text", "payload": payload, "place": "j.ctid::text"}
     archived = row | {
         "status": "'completed'",
         "fingerprint": "NULL::text",
@@ -346,10 +346,14 @@ def _move_rows(payload: str) -> dict[str, str]:
 
 def _move_patches() -> dict[str, str]:
     """Return the blanks of write_moves.sql, which writes patches (core.moves.Patch)."""
-    columns = {name: f"(p.change->>'{name}')::{kind}" for name, kind in _PATCHED.items()}
-    columns |= {name: f"{{schema}}._jobs_time((p.change->>'{name}')::bigint)" for name in _PATCHED_TIMES}
-    change = [f"{name} = CASE WHEN p.change ? '{name}' THEN {new} ELSE j.{name} END" for name, new in columns.items()]
+    columns = {name: f"(c.change->>'{name}')::{kind}" for name, kind in _PATCHED.items()}
+    columns |= {name: f"{{schema}}._jobs_time((c.change->>'{name}')::bigint)" for name in _PATCHED_TIMES}
+    values = [f"c.change ? '{name}' AS sets_{name}, {new} AS {name}" for name, new in columns.items()]
+    names = [f"patch.sets_{name}, patch.{name}" for name in columns]
+    change = [f"{name} = CASE WHEN p.sets_{name} THEN p.{name} ELSE j.{name} END" for name in columns]
     return {
+        "values": ",\n        ".join(values),
+        "names": ",\n        ".join(names),
         "set": ",\n        ".join(change),
         "counters": ", ".join(COUNTERS),
         "counter_types": ", ".join(f"{name} int" for name in COUNTERS),

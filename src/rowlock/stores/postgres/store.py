@@ -129,6 +129,7 @@ log = logging.getLogger("rowlock")
 ATTEMPTS = 8  # of a verb that lost a race: a deadlock, or a key that came and went
 MARK_ATTEMPTS = 100  # of a checkpoint or a wait; it is repeated if its rows changed while it waited for their locks
 RINGS = 0.01  # seconds between two in which an insert rings: a NOTIFY takes a global lock when it commits
+FEW_LINED = 10  # times as many completions are tried without lines: the root of a flow may be alone among its children
 LINED = 1.0  # seconds for which completions are settled with their lines, after some of them stood in one
 NOTHING = Claimed([], contended=False, next_due=None)
 _PARTITIONS = 600.0  # seconds between two looks at the archive's partitions
@@ -191,6 +192,7 @@ class PostgresStore:
         self._next_partitions = 0.0
         self._may_partition = True
         self._lined_until = 0.0  # until then, jobs that stand in lines are expected; by time.monotonic()
+        self._lined = 0  # how many of them came together
         self._rang = 0.0  # when someone was last rung for, by time.monotonic()
 
     def __repr__(self) -> str:
@@ -457,7 +459,7 @@ class PostgresStore:
         version, worker = batch[0].version, batch[0].worker
         complete = (
             plain
-            and time.monotonic() >= self._lined_until
+            and (time.monotonic() >= self._lined_until or len(batch) > FEW_LINED * self._lined)
             and all(
                 one.transition.status is Status.COMPLETED and one.version == version and one.worker == worker
                 for one in batch
@@ -510,7 +512,7 @@ class PostgresStore:
                 break
             [(applied, ended, woken)] = await self._settle([settlements[n] for n in missed.values()], plain=False)
             if ended:
-                self._lined_until = time.monotonic() + LINED
+                self._lined_until, self._lined = time.monotonic() + LINED, len(missed)
             unblocked |= await self._follow_up(ended, woken, claims=claimed is not None)
             done |= set(missed.values()) if applied is None else {missed[str(job_id)] for job_id in applied}
         verdicts = []

@@ -25,6 +25,7 @@ from rowlock.stores.flows import (
     ReadEdges,
     ReadPairs,
     ReadParents,
+    ReadPayloads,
     ReadStarted,
     StoredEdges,
     WriteEdges,
@@ -68,6 +69,8 @@ def _answer(conn: Connection, now: int, ask: Ask) -> Any:
             return sorted((child, parent) for child, parent, _ in new)[:limit]
         case LockJobs(ids):
             return moment(now), _rows(conn, ids)
+        case ReadPayloads(ids):
+            return dict(conn.execute(sql("flow_payloads"), (json_text(ids),)).fetchall())
         case ReadEdges(children):
             return _edges(conn, children)
         case ReadPairs(pairs):
@@ -78,8 +81,7 @@ def _answer(conn: Connection, now: int, ask: Ask) -> Any:
         case FindWatched(lines):
             return {line for (line,) in conn.execute(sql("flow_watched"), (json_text(lines),)).fetchall()}
         case WriteEdges(edges):
-            names = ("child", "parent", "fills", "ended", "verdict", "result", "error")
-            changes = [{name: getattr(edge, name) for name in names} for edge in edges]
+            changes = [(e.fills, e.ended, e.verdict, e.result, e.error, e.child, e.parent) for e in edges]
             conn.executemany(sql("flow_write_edge"), changes)
             return None
         case Apply(order, rows):
@@ -89,7 +91,7 @@ def _answer(conn: Connection, now: int, ask: Ask) -> Any:
 
 
 def _rows(conn: Connection, ids: Sequence[str]) -> list[Row]:
-    asked = {"ids": json_text(ids), "payload": True}
+    asked = {"ids": json_text(ids), "payload": False}
     found = conn.execute(moves.statement("lock_jobs"), asked).fetchall()
     return [Row(job_id, topic, STATUS[status], *rest) for job_id, topic, status, *rest in found]
 

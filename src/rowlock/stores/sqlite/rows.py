@@ -160,4 +160,5 @@ def step(row: tuple[Any, ...]) -> StoredStep:
 
 def append_history(conn: Connection, entries: Iterable[tuple[int, dict[str, Any]]]) -> None:
     """Entries for rows, by n."""
-    conn.executemany(sql("history"), [{"n": n, "most": MAX_HISTORY, "entry": json_text(entry)} for n, entry in entries])
+    text = f"UPDATE _jobs SET {sql('history')} WHERE n = :n"  # noqa: S608 - our own text
+    conn.executemany(text, [{"n": n, "most": MAX_HISTORY, "entry": json_text(entry)} for n, entry in entries])

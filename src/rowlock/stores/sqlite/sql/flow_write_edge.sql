@@ -1,2 +1,1 @@
-UPDATE _jobs_edges SET fills = :fills, ended = :ended, verdict = :verdict, result = :result, error = :error
-WHERE child = :child AND parent = :parent
+UPDATE _jobs_edges SET fills = ?, ended = ?, verdict = ?, result = ?, error = ? WHERE child = ? AND parent = ?

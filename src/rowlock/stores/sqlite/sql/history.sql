@@ -1,7 +1,5 @@
 -- Every move appends what it did, in its own transaction. The newest entries stay; what goes is counted.
-UPDATE _jobs
-SET history_dropped = history_dropped + coalesce(json_array_length(history) >= :most, 0),
-    history = json_insert(
-        CASE WHEN json_array_length(history) >= :most THEN json_remove(history, '$[0]')
-             ELSE coalesce(history, '[]') END, '$[#]', json(:entry))
-WHERE n = :n
+history_dropped = history_dropped + coalesce(json_array_length(history) >= :most, 0),
+history = json_insert(
+    CASE WHEN json_array_length(history) >= :most THEN json_remove(history, '$[0]')
+         ELSE coalesce(history, '[]') END, '$[#]', json(:entry))

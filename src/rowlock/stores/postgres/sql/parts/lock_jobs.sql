@@ -13,6 +13,6 @@ old AS MATERIALIZED (
         SELECT {archived_row} FROM {schema}._jobs_archive j
         WHERE j.id >= s.id AND j.id <= s.id ORDER BY j.id LIMIT 1  -- by a range: see read.sql
     ) a
-    WHERE $3::bool OR s.id NOT IN (SELECT id FROM held)
+    WHERE $3::bool OR s.id NOT IN (SELECT id::uuid FROM held)
 )
 SELECT {locked}, found.* FROM (SELECT * FROM old UNION ALL SELECT * FROM held) AS found
