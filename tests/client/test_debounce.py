@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from rowlock import Context, Cron, Debounce, Jobs
@@ -19,6 +20,7 @@ from rowlock.core.job import Job, Status
 from rowlock.errors import IdTaken, InvalidInput, OnceTaken
 from rowlock.tasks import Draft
 from tests.client.conn_kinds import Kind
+from tests.closing import connected
 from tests.databases import KINDS, Databases
 from tests.stores.test_debounce import debounced, throttled
 from tests.waiting import until
@@ -306,3 +308,14 @@ async def test_they_commit_and_roll_back_with_the_data(kind: Kind) -> None:
     assert not new.existing
     job = (await kind.place.store.read([first.id], Job))[first.id]
     assert (job.payload, job.tags) == ({"n": 3}, ("é",))
+
+
+@pytest.mark.parametrize("policy", [{"debounce": Debounce(1)}, {"throttle": 1.0}])
+async def test_the_sql_function_refuses_them(databases: Databases, tmp_path: Path, policy: Any) -> None:
+    """It can't keep them."""
+    async with databases.at("postgres", tmp_path) as url, Jobs(url) as jobs, connected(url) as connection:
+        jobs.register("doc.index", lambda: None, **policy)
+        await jobs.templates.publish()
+        with pytest.raises(asyncpg.InvalidParameterValueError, match="a window") as refused:
+            await connection.fetchval("SELECT enqueue_job('doc.index', '{}')")
+        assert refused.value.detail == "needs_library"
