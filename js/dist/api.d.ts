@@ -402,7 +402,7 @@ export interface TokenCreateBody {
     name?: string | null;
     scope?: string | null;
     scope_id?: string | null;
-    scopes?: ("read" | "enqueue" | "cancel" | "manage" | "templates" | "schedules" | "flows" | "tokens" | "worker" | "admin")[] | null;
+    scopes?: ("read" | "enqueue" | "cancel" | "manage" | "templates" | "schedules" | "flows" | "limits" | "tokens" | "worker" | "admin")[] | null;
     seconds?: number | null;
     topics?: string[] | null;
 }
