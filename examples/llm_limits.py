@@ -13,7 +13,7 @@ from collections import Counter, deque
 from rowlock import Concurrency, Jobs, Rate
 
 AT_ONCE, IN_A_WINDOW, WINDOW = 4, 10, 5.0
-LIMITS = [Concurrency(AT_ONCE, name="llm"), Rate(IN_A_WINDOW, per=WINDOW, by="scope_id", name="llm")]
+LIMITS = (Concurrency(AT_ONCE, name="llm"), Rate(IN_A_WINDOW, per=WINDOW, by="scope_id", name="llm"))
 
 
 class Provider:

@@ -11,7 +11,7 @@ from rowlock.jobs import Jobs
 
 ASK = "llm.complete"
 TENANTS = {"acme": 9, "globex": 2, "initech": 1}  # and how many questions they ask at once
-_LIMITS = [Concurrency(2, name="llm"), Rate(20, per=60, by="scope_id", name="llm")]
+_LIMITS = (Concurrency(2, name="llm"), Rate(20, per=60, by="scope_id", name="llm"))
 
 
 async def complete(ctx: Context, prompt: str) -> str:

@@ -204,8 +204,9 @@ class Customers:
             if n % 45 == 9:
                 for tenant, questions in TENANTS.items():
                     for question in range(questions):
-                        prompt = {"prompt": f"question {n}.{question}"}
-                        await self._enqueue(ASK, prompt, scope="tenant", scope_id=tenant)
+                        await self._enqueue(
+                            ASK, {"prompt": f"question {n}.{question}"}, scope="tenant", scope_id=tenant
+                        )
             if n % 15 == 9:
                 await self._enqueue("llm.embed", {"text": f"letter {n}"}, scope="tenant", scope_id="globex")
             if n % 60 == 30:
