@@ -97,7 +97,7 @@ export class JobsClient {
         }
     }
     watch(what, { signal } = {}) {
-        return typeof what === "string" ? this.#watchJob(what, signal) : this.#watchView(what, signal);
+        return typeof what === "object" && what !== null ? this.#watchView(what, signal) : this.#watchJob(what, signal);
     }
     async *#watchJob(id, signal) {
         part(id);

@@ -160,7 +160,8 @@ export class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
   watch(id: string, options?: Abortable): AsyncGenerator<LiveJob, void, void>;
   watch(filter: Filter<Topics> & { limit?: number | undefined }, options?: Abortable): AsyncGenerator<View, void, void>;
   watch(what: string | (Filter<Topics> & { limit?: number | undefined }), { signal }: Abortable = {}): AsyncGenerator<LiveJob | View, void, void> {
-    return typeof what === "string" ? this.#watchJob(what, signal) : this.#watchView(what, signal);
+    // An id that was forgotten must not watch all jobs.
+    return typeof what === "object" && what !== null ? this.#watchView(what, signal) : this.#watchJob(what, signal);
   }
 
   async *#watchJob(id: string, signal: AbortSignal | undefined): AsyncGenerator<LiveJob, void, void> {

@@ -66,6 +66,10 @@ test("watch: a job that is deleted ends it; one that never was is not found", as
   await assert.rejects(collect(jobs.watch(newId())).done, NotFound);
 });
 
+test("watch without an id watches nothing", async () => {
+  for (const id of [undefined, null, 5, ""]) await assert.rejects(jobs.watch(id).next(), TypeError);
+});
+
 test("leaving the loop closes the connection", async () => {
   const line = await proxy();
   try {
