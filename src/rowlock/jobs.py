@@ -508,10 +508,9 @@ class Jobs(Registry):
         now, workers, lane = await store.now(), await store.workers(), lane_of(job)
         ready, place, wait, edges = 0, None, None, None
         limited: Sequence[tuple[str, str]] = ()
-        if job.status is Status.PENDING and not has_live_worker(lane, now, workers):
-            [ready] = await store.count_ready([lane])
-        elif job.status is Status.PENDING:
+        if job.status is Status.PENDING:
             limited = await hindrances(store, job)
+            [ready] = [0] if has_live_worker(lane, now, workers) else await store.count_ready([lane])
         elif job.status is Status.BLOCKED:
             edges = (await store.read([job.id], StoredEdges)).get(job.id)
             place = None if edges is not None else (await store.read([job.id], InLine)).get(job.id)

@@ -8,7 +8,9 @@ import pytest
 
 from rowlock import Concurrency, Every, Fair, Rate
 from rowlock.context import Context
+from rowlock.core.job import Lane
 from rowlock.jobs import Jobs
+from rowlock.stores.base import Claim
 from tests.waiting import PATIENCE, until
 
 
@@ -134,3 +136,22 @@ async def test_jobs_that_wait_get_a_share_when_the_code_has_a_new_limit(jobs: Jo
         newer.register("limited", by_tenant, limits=[Concurrency(1, by="tenant")])
         await newer.templates.publish()
     assert await share_of(jobs, job_id) == '{"tenant":"a"}'
+
+
+async def test_the_newest_fair_share_holds_whatever_it_is_by(jobs: Jobs) -> None:
+    await jobs.limits.put("mail", Fair("scope_id"))
+    await jobs.limits.put("mail", Fair("key"))
+    assert [one.limit for one in await jobs.limits.get("mail")] == [Fair("key")]
+    assert await jobs.limits.clear("mail") == 1
+
+
+async def test_why_names_the_limit_also_if_no_worker_lives(jobs: Jobs) -> None:
+    await jobs.limits.put("mail", Rate(1, per=600))
+    store = (await jobs._stores.handle()).store
+    first, second = await jobs.enqueue_many([("mail", {}), ("mail", {})])
+    claimed = await store.claim(Claim("w", (Lane("mail"),), 10, 30.0))
+    assert [job.id for job in claimed.jobs] == [first.id]
+    why = await jobs.why(second.id)
+    assert why.code == "rate"
+    assert "1 of 1 starts in 600 s" in why.answer
+    assert any("No worker is running" in detail for detail in why.details)

@@ -181,8 +181,9 @@ class Put(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The id of its record."""
-        return codec.encode([self.name, kind_of(self.limit), self.limit.by, self.value], "id")
+        """The id of its record. A topic has one fair share, whatever it is by: the newest holds."""
+        by = None if isinstance(self.limit, Fair) else self.limit.by
+        return codec.encode([self.name, kind_of(self.limit), by, self.value], "id")
 
 
 class Limited(Struct, frozen=True):
