@@ -11,7 +11,7 @@ from tests.faults.suites.limits import idle, not_limited, run
 from tests.proof.checker_limits import exceeded
 from tests.proof.history import History, RowChange
 
-SMALL = Scale(limited=120, limited_workers=4, limit_faults=2, restarts=1)
+SMALL = Scale(limited=120, limited_workers=4, limit_faults=3, restarts=1)
 SECOND = 1_000_000
 
 
@@ -22,7 +22,8 @@ async def test_limits_in_small(store: str, tmp_path: Path) -> None:
     result = await run(Cell("limits", store, 1, tmp_path / "cell", SMALL))
     print(result.line())
     assert not result.bad, result.details()
-    assert result.figures["limited"] == SMALL.limited
+    assert result.figures["limited"] >= SMALL.limited
+    assert (result.figures["kills"], result.figures["freezes"]) == (2, 1)
 
 
 def history(limits: list[dict[str, Any]], *claims: tuple[str, str, int]) -> History:

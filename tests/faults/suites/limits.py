@@ -41,30 +41,39 @@ async def endure(cell: Cell, stage: Stage, server: PostgresServer | None) -> Res
         survivor = stage.launch()  # someone must live long enough to take jobs back
         stage.workers.remove(survivor)
         await stage.start_workers(max(1, scale.limited_workers // PROCESSES), processes=PROCESSES)
-        made = await enqueue(stage, jobs, scale.limited)
+        over = asyncio.Event()
+        making = asyncio.create_task(enqueue(stage, jobs, scale.limited, over))
+        kills = freezes = 0
         for n in range(scale.limit_faults):
             await stage.pause(0.2, 1.0)
-            found = await stage.busy_process()
-            if found is None:
-                break
-            if n % 3 == 2:
+            while (found := await stage.busy_process()) is None:
+                await stage.pause(0.05, 0.1)
+            if n % 3 == 1:
                 await freeze(stage, found[1])
+                freezes += 1
             else:
                 await kill_busy(stage)
+                kills += 1
             if server is not None and n == scale.limit_faults // 2:
                 await suffer(stage, server, Outage("server kill"))
+        over.set()
+        made = await making
         await stage.drained(3 * PATIENCE)
         stage.workers.append(survivor)
         await stage.stop_all()
-        result = await stage.judged(cell.result(limited=made))
+        result = await stage.judged(cell.result(limited=made, kills=kills, freezes=freezes))
     result.violations += not_limited(stage.histories[-1])
     result.violations += idle(stage.histories[-1])
     return result
 
 
-async def enqueue(stage: Stage, jobs: Jobs, count: int) -> int:
+async def enqueue(stage: Stage, jobs: Jobs, count: int, over: asyncio.Event) -> int:
+    """Enqueue so many jobs, and more until the faults are over. Return how many."""
     chance = stage.chance
-    for _ in range(count):
+    made = 0
+    while made < count or not over.is_set():
+        made += 1
+        await asyncio.sleep(0.01)  # so that there is always something to do, and not too much
         job_id, topic = new_ids.one(), chance.choice(list(LIMITS))
         payload = {"tenant": chance.choice(TENANTS), "seconds": chance.choice([0.0, 0.01, 0.05])}
         while True:
@@ -74,7 +83,7 @@ async def enqueue(stage: Stage, jobs: Jobs, count: int) -> int:
                 break
             except StoreError:
                 await asyncio.sleep(0.1)
-    return count
+    return made
 
 
 async def freeze(stage: Stage, pid: int) -> None:
