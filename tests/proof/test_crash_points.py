@@ -49,7 +49,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
     reads = {
         *("read", "holders", "stored_rows", "end_counts", "list", "stats", "workers", "paused", "look"),
         *("held_by", "records", "audit", "failures", "bulks", "bulk_items", "newest", "newest_of_scopes", "mark"),
-        *("count_ready", "next_fire", "schedules", "fires", "flows", "flow_graph"),
+        *("count_ready", "next_fire", "schedules", "fires", "flows", "flow_graph", "debounced", "limit_usage"),
         *("series", "now", "home", "pending_migrations", "traits", "owes_ring"),
     }
     connects = {"open", "close", "ring", "wait_for_work"}
@@ -57,6 +57,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
         "migrate",  # below
         "sync_transaction",  # the same statements as transaction's
         "drop_flow",  # one statement, or one transaction, of what is left of deleted jobs
+        "set_shares",  # one statement: what a crash leaves undone, the next `put` does
     }
     cases = {
         *("insert", "claim", "settle", "heartbeat", "progress", "transaction", "report", "retire", "promote"),

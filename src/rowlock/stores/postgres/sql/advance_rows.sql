@@ -50,7 +50,7 @@ first AS MATERIALIZED (
 ),
 debounced AS MATERIALIZED (
     SELECT h.* FROM first f CROSS JOIN LATERAL (
-        SELECT {row} FROM {schema}._jobs j WHERE j.id = f.id AND j.status = 'blocked' FOR NO KEY UPDATE SKIP LOCKED
+        SELECT {row} FROM {schema}._jobs j WHERE j.id = f.id::uuid AND j.status = 'blocked' FOR NO KEY UPDATE SKIP LOCKED
     ) h
 )
 SELECT {locked}, 'head' AS role, head.* FROM head UNION ALL
