@@ -59,8 +59,11 @@ def _without(kind: type[Any]) -> Callable[[Any], Any]:
 
 
 def _filled_again(plan: Any) -> Any:
-    def sabotaged(parents: Any, rows: Any, edges: Any, *rest: Any) -> Any:
-        return plan(parents, rows, [replace(one, fills=True) for one in edges], *rest)
+    """Edges go on saying that a result is to be filled in."""
+
+    def sabotaged(*given: Any) -> Any:
+        decided = plan(*given)
+        return replace(decided, edges=[replace(one, fills=True) for one in decided.edges])
 
     return sabotaged
 
