@@ -71,6 +71,7 @@ def test_every_verb_has_its_twin(jobs: Jobs) -> None:
         "bulk",
         "failures",
         "flows",
+        "limits",
         "schedules",
         "templates",
         "tokens",

@@ -64,7 +64,10 @@ LIMITS = (
         "limits: cancel_requested is held", "sqlite",
         sqlite(_LIMITS["sqlite"], "limits_held", "locked_until IS NOT NULL", "status = 'processing'"), red.cancelling,
     ),
-    Defence("limits: not by the plain claim", "postgres", postgres("claim", "WHERE limited))", "WHERE false))"), red.plain),
+    Defence(
+        "limits: not by the plain claim", "postgres",
+        postgres("claim", "WHERE limited))", "WHERE false))"), red.plain,
+    ),
     Defence(
         "limits: not by the plain claim", "sqlite",
         sqlite(rowlock.stores.sqlite.claim, "claim_limited", "WHERE limited", "WHERE false"), red.plain,
