@@ -30,6 +30,8 @@ def respelled(kind: Any, value: Any, chosen: Any) -> Any:
     """With those names in camelCase for which `chosen` says so, as deep as shapes go."""
     if isinstance(value, list):
         return [respelled(kind, one, chosen) for one in value]
+    if value is None:
+        return None
     inner = spelling(kind).inner
     return {
         camel(name) if chosen() else name: respelled(inner[name], item, chosen) if name in inner else item

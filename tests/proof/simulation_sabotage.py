@@ -234,7 +234,7 @@ SABOTAGES: tuple[tuple[Break, dict[str, Any], int], ...] = (
 WAITS: dict[str, Any] = {"weather": Weather(unheard=0.03, latency=0.2), "faults": (), "jobs": 25, "operates": True}
 WAIT_SABOTAGES: tuple[tuple[Break, dict[str, Any], int], ...] = (
     (wait_whatever_has_come, WAITS, 7),
-    (read_signals_whatever_the_version, {**WAITS, "faults": ("freeze",), "seconds": 14.0}, 504),
+    (read_signals_whatever_the_version, {**WAITS, "faults": ("freeze",), "seconds": 14.0}, 378),
     (never_resume, WAITS, 7),
     (store_signals_twice, WAITS, 7),
     (begin_the_time_of_a_wait_anew, WAITS, 7),
