@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from rowlock import Filter, Jobs
+from rowlock import Concurrency, Filter, Jobs
 from rowlock.access import sessions, superusers
 from rowlock.core.lifecycle import Completed
 from rowlock.stores.base import NewLine, Progress
@@ -84,6 +84,7 @@ async def furnish(world: World) -> list[str]:
     ids.append(await furnish_run(world))
     await furnish_templates(world)
     await world.jobs.topics.pause("topic1", reason=EVIL[1], by=EVIL[1])
+    await world.jobs.limits.put("topic2", Concurrency(5, by=EVIL[1]), reason=EVIL[1], by=EVIL[1])
     await world.token(EVIL[0], ["read"], topics=["topic1"])
     user = await world.superuser(EVIL_EMAIL)
     await sessions.begin(await world.store(), user, client=EVIL[1], old=None)
