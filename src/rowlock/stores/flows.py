@@ -35,8 +35,8 @@ class ReadParents(Struct, frozen=True):
 
 
 class FindEdges(Struct, frozen=True):
-    """→ pairs of ids, child and parent: the edges in these lines that don't say how the parents stand (Ended.is_known).
-    At most `limit`, in the order of children."""
+    """→ pairs of an edge, and whether no other leads to its child: the edges in these lines that don't say how the
+    parents stand (Ended.is_known). At most `limit`, in the order of children and parents."""
 
     lines: Sequence[str]
     parents: Mapping[str, Ended]
@@ -118,9 +118,9 @@ def advancing(noted: Sequence[str], limit: int = BATCH) -> Generator[Ask, Any, A
     own = [job_id for line in noted if (job_id := owner_of(line)) is not None]
     pairs: list[tuple[str, str]] = yield ReadStarted(noted)
     parents: Mapping[str, Ended] = yield ReadParents(noted, sorted({*own, *(owner for owner, _ in pairs)}))
-    news: list[tuple[str, str]] = yield FindEdges(noted, parents, limit + 1)
+    news: list[tuple[Edge, bool]] = yield FindEdges(noted, parents, limit + 1)
     crowded, news = len(news) > limit, news[:limit]
-    waiting = list(dict.fromkeys(child for child, _ in news))
+    waiting = list(dict.fromkeys([edge.child for edge, _ in news]))
     waiting += [job_id for job_id in own if job_id in parents and parents[job_id].status == Status.BLOCKED]
     reached = [pair for pair in pairs if pair[0] in parents and parents[pair[0]].status in _REACHED]
     ids = sorted({*waiting, *(job_id for pair in reached for job_id in pair)})
@@ -135,7 +135,14 @@ def advancing(noted: Sequence[str], limit: int = BATCH) -> Generator[Ask, Any, A
     for owner, child in reached:
         if owner in known and child in known:
             started.setdefault(owner, (known[owner], []))[1].append(known[child])
-    edges, incomplete = yield from _edges_of(sorted({*mine, *started}), news, known, parents)
+    sure = {edge.child: edge for edge, alone in news if alone and _is_sure(edge, parents, mine)}
+    edges, incomplete = yield from _edges_of(
+        sorted({*mine, *started} - sure.keys()),
+        [(edge.child, edge.parent) for edge, _ in news if edge.child not in sure],
+        known,
+        parents,
+    )
+    edges += sure.values()
     # A job that was requeued together with its parents must not start before them.
     others = {edge.parent for edge in edges if edge.call is None and not edge.is_open} - parents.keys()
     if others:
@@ -169,6 +176,20 @@ def advancing(noted: Sequence[str], limit: int = BATCH) -> Generator[Ask, Any, A
     return Advanced(heads, again)
 
 
+def _is_sure(edge: Edge, parents: Mapping[str, Ended], rows: Mapping[str, Row]) -> bool:
+    """True if an edge that was read before its child was locked, the only one that leads there, is still the same. Only
+    a look at its line, which this call keeps others from, or at the line of the child writes it while it is open. The
+    second would have started the child."""
+    return (
+        edge.is_open
+        and edge.call is None
+        and edge.condition is None
+        and parents[edge.parent].status == Status.COMPLETED
+        and edge.child in rows
+        and rows[edge.child].status is Status.BLOCKED
+    )
+
+
 def _edges_of(
     children: Sequence[str],
     news: Sequence[tuple[str, str]],
@@ -195,7 +216,7 @@ def _edges_of(
 
 def edge_of(row: Sequence[Any]) -> Edge:
     """Return an edge from its columns, in the order of its fields."""
-    values = *row[:_FILLS], bool(row[_FILLS]), *row[_FILLS + 1 :]
+    values = *row[:_FILLS], bool(row[_FILLS]), *row[_FILLS + 1 : len(EDGE_COLUMNS)]
     return Edge(*values)
 
 

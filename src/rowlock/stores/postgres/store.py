@@ -194,6 +194,7 @@ class PostgresStore:
         self._lined_until = 0.0  # until then, jobs that stand in lines are expected; by time.monotonic()
         self._lined = 0  # how many of them came together
         self._rang = 0.0  # when someone was last rung for, by time.monotonic()
+        self._advancing: asyncio.Task[None] | None = None  # it unblocks jobs
 
     def __repr__(self) -> str:
         return f"<PostgresStore {self._target.label}, schema {self._target.schema}>"
@@ -220,6 +221,8 @@ class PostgresStore:
             raise
 
     async def close(self) -> None:
+        if self._advancing is not None:
+            self._advancing.cancel()
         await self._transactions.close()
         await self._doorbell.close()  # wakes who waits, and they must find the connections closed
         await self._connections.close()
@@ -380,25 +383,49 @@ class PostgresStore:
         """Unblock jobs if there is a note that something has ended in their lines. Then it pays to claim again."""
         if not claimed.ends:
             return claimed
-        return structs.replace(claimed, ends=False, contended=bool(await self._advance(once=True)) or claimed.contended)
+        if claimed.jobs:  # they need not wait for it
+            self._advance_behind()
+        unblocked = self._advancing is not None or bool(await self._advance(once=True))
+        return structs.replace(claimed, ends=False, contended=unblocked or claimed.contended)
 
     async def _advance(self, *, once: bool = False) -> set[str]:
-        """Return the ids of the jobs that are unblocked. `once`: no more than a batch, so that a worker can begin with
-        these, while it unblocks the next (a fan-out of 10,000 drains at 0.9 instead of 0.4 of the plain rate). An error
-        is no error of the caller, whose own statement is committed: the notes stay, and the next claim finds them."""
+        """Return the ids of the jobs that are unblocked. `once`: no more than a batch, so that workers can begin with
+        these. A task unblocks the rest meanwhile."""
         heads: set[str] = set()
         more = True
+        while more and not (once and heads):
+            new, more = await self._advance_batch()
+            heads |= new
+        if more:
+            self._advance_behind()
+        return heads
+
+    def _advance_behind(self) -> None:
+        if self._advancing is None:
+            self._advancing = asyncio.create_task(self._advance_rest())
+
+    async def _advance_rest(self) -> None:
         try:
+            more = True
             while more:
-                new, more = await self._with_connection(lambda connection: advance_lines(connection, self._sql))
-                heads |= new
-                more = more and not (once and heads)
+                heads, more = await self._advance_batch()
+                if heads:
+                    await self._ring_for_others()
+        finally:
+            self._advancing = None
+
+    async def _advance_batch(self) -> tuple[set[str], bool]:
+        """Return the ids of the jobs that are unblocked, and whether there may be more to do. An error is no error of
+        the caller, whose own statement is committed: the notes stay, and the next claim finds them."""
+        try:
+            heads, more = await self._with_connection(lambda connection: advance_lines(connection, self._sql))
         except errors.StoreError as error:
             log.warning("lines could not be advanced: %s", error)
+            return set(), False
         if heads:
             self._claim_bounds.forget()
             self._owes_ring = True
-        return heads
+        return heads, more
 
     def _is_late(self, found: list[Any], not_after: datetime | None) -> bool:
         """Did a claim come too late? Then it has claimed nothing."""
@@ -486,7 +513,7 @@ class PostgresStore:
     async def _follow_up(self, ended: bool, woken: bool, *, claims: bool = False) -> bool:
         """Do what a settle calls for that claims nothing itself. `woken`: a job is ready again, and no worker knows.
         `claims`: its worker claims again at once, if this returns True: jobs are unblocked."""
-        unblocked = await self._advance(once=claims) if ended else set()
+        unblocked = await self._advance(once=True) if ended else set()
         if woken or len(unblocked) > claims:
             await self._ring_for_others()
         return bool(unblocked)
