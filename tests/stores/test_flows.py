@@ -7,17 +7,27 @@ import pytest
 from msgspec.structs import replace
 
 from rowlock.client.verify import verify
-from rowlock.core.flows import ReleaseHold, flow_status
-from rowlock.core.job import Job, Status
+from rowlock.core.flows import Edge, Ended, ReleaseHold, flow_status
+from rowlock.core.job import Job, Status, own_line
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released
-from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue
+from rowlock.core.moves import Cancel, CancelTimeout, Delete, Expire, Requeue, Rescue, Row
 from rowlock.errors import FlowKeyTaken, UnknownParent
 from rowlock.stores.base import DAY, Changed, Hold, Retention, Store
-from rowlock.stores.flows import StoredEdges
+from rowlock.stores.flows import (
+    FindEdges,
+    FindWatched,
+    LockJobs,
+    ReadPairs,
+    ReadParents,
+    ReadStarted,
+    StoredEdges,
+    advancing,
+)
 from tests.stores import harness
 from tests.stores.conftest import shared_store
 from tests.stores.flow_maker import Made, Node, children_of, claim, edges, end, made, make, node, tick
 from tests.stores.harness import LEASE, NOBODY, START, Harness
+from tests.waiting import until
 
 store = shared_store
 
@@ -680,6 +690,45 @@ async def test_more_children_than_one_transaction_starts(store: Harness) -> None
     assert len(runs) == len(names)
     await store.store.settle([harness.settlement(run, Completed(), ran=0.0) for run in runs])
     await flow.run("join")
+
+
+async def test_the_rest_of_a_fan_out_starts_without_a_claim(store: Harness) -> None:
+    """A worker without a free slot claims nothing."""
+    flow = await made(store.store, {"a": node(), **{f"c{n}": node("a") for n in range(2005)}})
+    [run] = await flow.runs("a")
+    await store.store.settle([harness.settlement(run, Completed(), ran=0.0)])
+
+    async def all_started() -> bool:
+        return await store.fetch("SELECT count(*) FROM _jobs WHERE status = 'pending'") == [(2005,)]
+
+    await until(all_started)
+
+
+@pytest.mark.parametrize(
+    ("alone", "edge", "parent", "status", "sure"),
+    [
+        (True, {}, "completed", Status.BLOCKED, True),
+        (False, {}, "completed", Status.BLOCKED, False),
+        (True, {"condition": "p.status = 'completed'"}, "completed", Status.BLOCKED, False),
+        (True, {"call": 0}, "completed", Status.BLOCKED, False),
+        (True, {"ended": "failed"}, "completed", Status.BLOCKED, False),
+        (True, {}, "failed", Status.BLOCKED, False),
+        (True, {}, "completed", Status.PENDING, False),
+    ],
+)
+def test_an_edge_that_may_have_changed_is_read_again(
+    alone: bool, edge: Mapping[str, Any], parent: str, status: Status, sure: bool
+) -> None:
+    above, below = harness.job().id, harness.job().id
+    line = own_line(above)
+    found = Edge(child=below, parent=above, flow_id=above, name="p", line=line, **edge)
+    fields = {**dict.fromkeys(Row._fields, 0), "id": below, "status": status, "line": own_line(below)}
+    steps = advancing([line])
+    assert isinstance(next(steps), ReadStarted)
+    assert isinstance(steps.send([]), ReadParents)
+    assert isinstance(steps.send({above: Ended(parent)}), FindEdges)
+    assert isinstance(steps.send([(found, alone)]), LockJobs)
+    assert isinstance(steps.send((START, [Row(**fields)])), FindWatched if sure else ReadPairs)
 
 
 # ── Parents that are not part of the flow ──

@@ -61,7 +61,9 @@ async def advance(connection: Any, sql: Statements, lines: Sequence[str]) -> Adv
                 return {row[0]: Ended(*row[1:]) for row in await connection.fetch(sql.flow_parents, noted, ids)}
             case FindEdges(noted, parents, limit):
                 ends = list(parents), [parent.end for parent in parents.values()]
-                return [(edge_of(row), row[-1]) for row in await connection.fetch(sql.flow_children, noted, *ends, limit)]
+                return [
+                    (edge_of(row), row[-1]) for row in await connection.fetch(sql.flow_children, noted, *ends, limit)
+                ]
             case LockJobs(ids):
                 found = await connection.fetch(sql.lock_jobs, ids, False, False)
                 if missing := set(ids) - {row["id"] for row in found}:
