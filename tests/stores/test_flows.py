@@ -722,7 +722,7 @@ def test_an_edge_that_may_have_changed_is_read_again(
     above, below = harness.job().id, harness.job().id
     line = own_line(above)
     found = Edge(child=below, parent=above, flow_id=above, name="p", line=line, **edge)
-    fields = {**dict.fromkeys(Row._fields, 0), "id": below, "status": status, "line": own_line(below)}
+    fields: dict[str, Any] = {**dict.fromkeys(Row._fields, 0), "id": below, "status": status, "line": own_line(below)}
     steps = advancing([line])
     assert isinstance(next(steps), ReadStarted)
     assert isinstance(steps.send([]), ReadParents)
