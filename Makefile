@@ -27,7 +27,7 @@ test: $(READY) ## run the tests (ARGS="-k name" goes to pytest, WORKERS=n in par
 
 proof: $(READY) ## try to break every promise (docs/reliability.md); takes more than an hour
 	@status=0; set -x; \
-	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) -m "proof or not proof" tests/proof tests/core/test_cron.py $(ARGS) || status=1; \
+	ROWLOCK_PROOF=full $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "proof or not proof" tests/proof tests/core/test_cron.py $(ARGS) || status=1; \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "proof or sampled" --ignore=tests/proof $(ARGS) || status=1; \
 	exit $$status  # the second half runs even when a test of the first one fails, so that one run tells everything
 
