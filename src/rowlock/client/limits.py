@@ -124,14 +124,14 @@ class Limits:
         by: str | None = None,
     ) -> int:
         """Remove limits that were put at run time, so that those of the code hold again; return how many. All of this
-        name, or those of a kind, by a field, or for a value."""
+        name, or those of a kind, by a field (the empty text: by no field), or for a value."""
         text = None if value is None else value_text(value)
 
         def is_meant(put: Put) -> bool:
             return (
                 put.name == name
                 and kind in (None, kind_of(put.limit))
-                and field in (None, put.limit.by)
+                and field in (None, put.limit.by or "")
                 and text in (None, put.value)
             )
 
