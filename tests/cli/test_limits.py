@@ -50,6 +50,7 @@ def test_put_see_clear(shell: Shell) -> None:
     assert [(one["id"], one["worker"]) for one in document["holders"]] == [(running, "w1")]
 
     assert shell("limits", "clear", "mail", "--kind", "rate", "--value", "acme").stdout == "1 limit of mail cleared\n"
+    assert shell.json("limits", "clear", "mail", "--kind", "fair", "--field", "") == {"name": "mail", "cleared": 0}
     assert shell.json("limits", "clear", "mail", "--field", "scope_id") == {"name": "mail", "cleared": 2}
     assert shell("limits", "clear", "mail").stdout == "1 limit of mail cleared\n"
     assert shell("limits", "clear", "mail").stdout == "mail: no such limit was put\n"

@@ -186,6 +186,23 @@ def _forget_counts(shell: Shell) -> list[str]:
     return [] if shell.url.startswith("sqlite") else ["DELETE FROM _jobs_counts"]
 
 
+def test_limits_that_no_claim_obeys_are_found(shell: Shell) -> None:
+    shell("limits", "put", "mail", "--max", "3", "--per", "1h")
+    shell.add()
+    shell.start()
+    assert shell.json("verify")["findings"] == []
+    sql(
+        shell,
+        "UPDATE _jobs_topics SET limited = NOT limited",
+        "INSERT INTO _jobs_topics (topic, limited) VALUES ('other', true)",
+        "UPDATE _jobs_starts SET n = 0",
+    )
+    report = shell.json("verify", code=1)
+    assert [found["text"].split()[0] for found in report["findings"] if found["check"] == "limits"] == [
+        "mail", "other", "the",
+    ]  # fmt: skip
+
+
 def test_workers_that_went_without_a_word_are_named_and_no_finding(shell: Shell) -> None:
     columns = "name, host, pid, topics, concurrency, running, lease, stopping, rowlock, started, seen"
     topics = "'[]'" if shell.url.startswith("sqlite") else "'{}'"

@@ -121,7 +121,10 @@ async def test_put_and_clear(world: World) -> None:
     assert one((await seen(world, "/api/limits/new/topic"))["items"], "new/topic", "concurrency")["topics"] == [
         "new/topic"
     ]
+    await put(world, "new/topic", {"kind": "concurrency", "max": 1, "by": "scope_id"})
     assert await clear(world, "new/topic?kind=rate") == 0
+    assert await clear(world, "new/topic?field=") == 1
+    assert one((await seen(world, "/api/limits/new/topic"))["items"], "new/topic", "concurrency")["limit"]["by"]
     assert await clear(world, "new/topic") == 1
     is_problem(await world.get("limits token", "/api/limits/new/topic"), 404, "limit_not_found")
 

@@ -13,6 +13,7 @@ import pytest
 from rowlock import Jobs
 from rowlock.core.job import Job
 from rowlock.core.lifecycle import CRASH_ERROR, CRASH_UNSEEN
+from rowlock.core.limits import Concurrency, Rate
 from rowlock.core.moves import Rescue
 from rowlock.core.retry import FINAL
 from rowlock.errors import InvalidInput
@@ -769,6 +770,35 @@ async def test_who_waits_for_longer_than_its_lease_is_alive(world: World, monkey
     await until(seen_again)
     world.api.stop()
     await asyncio.gather(*asking)
+
+
+async def test_a_waiting_claim_wakes_when_a_rate_lets_the_next_job_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One worker has just taken what might start; the other one waits already, and polls once a minute."""
+    monkeypatch.setattr(remote_workers, "_POLL", 60.0)
+    await world.jobs.limits.put("mail", Rate(1, per=0.4))
+    asking = await Remote(world, "w2").waits()
+    began = time.monotonic()
+    for _ in range(3):
+        await world.enqueue(None)
+    first = items(await asking)
+    rest = [await Remote(world, f"w{n}").one(wait=30, limit=5) for n in (1, 3)]
+    assert len({run["id"] for run in (*first, *rest)}) == 3
+    assert 0.8 <= time.monotonic() - began < 20
+
+
+async def test_a_waiting_claim_wakes_when_an_end_makes_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_workers, "_POLL", 60.0)
+    await world.jobs.limits.put("mail", Concurrency(1))
+    first, second = Remote(world, "w1"), Remote(world, "w2")
+    run = await first.begun()
+    await world.enqueue(None)
+    asking = await second.waits()
+    began = time.monotonic()
+    await first.done("complete", run)
+    assert len(items(await asking)) == 1
+    assert time.monotonic() - began < 20
 
 
 async def test_a_server_that_has_forgotten_a_worker_knows_it_by_the_register(world: World, remote: Remote) -> None:

@@ -1,11 +1,13 @@
 """What a case is: what must be there before, the verb itself, and how its effect is counted."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from msgspec import Struct
 
 from rowlock.core.moves import Cancel
+from rowlock.runtime.claim_settle import ClaimSettle
 from rowlock.stores.base import Store
 from tests.proof.crash_stage import ACTOR, Facts, Stage
 from tests.proof.fail_points import Trap
@@ -89,3 +91,13 @@ async def cancelled_run(stage: Stage) -> Facts:
     facts = await failing_run(stage)
     await stage.store.move([facts["id"]], Cancel(by="ann"))
     return facts
+
+
+# ── After an answer that did not come ──
+
+
+async def find_lost_claims(actor: Actor, act: Act | None = None) -> None:
+    """As a worker does it. The run in the facts, if there is one, is known to it."""
+    known = {(actor.facts["id"], actor.facts.get("version")): SimpleNamespace(interruption=None)}
+    slots = SimpleNamespace(name=ACTOR, runs=known)
+    await ClaimSettle._find_lost_claims(cast(ClaimSettle, SimpleNamespace(_store=actor.store, _slots=slots)))

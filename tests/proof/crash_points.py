@@ -8,8 +8,7 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import asyncpg
 
@@ -18,18 +17,28 @@ from rowlock.core.job import Job, new_job
 from rowlock.core.lifecycle import Completed, Failed, GaveUp, Outcome, Released, Snoozed
 from rowlock.errors import StoreError
 from rowlock.jobs import Jobs
-from rowlock.runtime.claim_settle import ClaimSettle
 from rowlock.stores.base import Beat, Guard, NewLine, Progress
 from tests.proof import (
     crash_points_bulk,
     crash_points_flows,
+    crash_points_limits,
     crash_points_lines,
     crash_points_schedules,
     crash_points_steps,
     crash_points_upkeep,
     crash_points_waits,
 )
-from tests.proof.crash_case import CASES, Act, Actor, cancelled_run, case, due, failing_run, steps
+from tests.proof.crash_case import (
+    CASES,
+    Act,
+    Actor,
+    cancelled_run,
+    case,
+    due,
+    failing_run,
+    find_lost_claims,
+    steps,
+)
 from tests.proof.crash_stage import ACTOR, LEASE, TOPIC, Facts, Stage, claim_by, new_ids, output, settlement
 from tests.proof.fail_points import PRODUCT, trapping
 from tests.proof.history import History
@@ -38,6 +47,7 @@ __all__ = [
     "CASES",
     "crash_points_bulk",
     "crash_points_flows",
+    "crash_points_limits",
     "crash_points_lines",
     "crash_points_schedules",
     "crash_points_steps",
@@ -116,18 +126,11 @@ case(
 # ── Workers ──
 
 
-async def _find_lost_claims(actor: Actor, act: Act | None = None) -> None:
-    """As a worker does it. The run in the facts, if there is one, is known to it."""
-    known = {(actor.facts["id"], actor.facts.get("version")): SimpleNamespace(interruption=None)}
-    slots = SimpleNamespace(name=ACTOR, runs=known)
-    await ClaimSettle._find_lost_claims(cast(ClaimSettle, SimpleNamespace(_store=actor.store, _slots=slots)))
-
-
 async def _claiming(actor: Actor) -> Act:
     return lambda: actor.store.claim(claim_by(ACTOR))
 
 
-case("claim", due, _claiming, steps("claim"), recover=_find_lost_claims, repeats=False)
+case("claim", due, _claiming, steps("claim"), recover=find_lost_claims, repeats=False)
 
 
 async def _run(stage: Stage) -> Facts:
@@ -149,7 +152,7 @@ def _settling(outcome: Outcome | None, *, claims: bool = False) -> Callable[[Act
 
 
 async def _as_a_round(actor: Actor, act: Act) -> None:
-    await _find_lost_claims(actor)
+    await find_lost_claims(actor)
     await (await _settling(None)(actor))()
 
 

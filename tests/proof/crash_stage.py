@@ -88,7 +88,8 @@ class Stage:
         await TablesAt(url).execute(BUSINESS)
 
     async def clear(self) -> None:
-        notes = ("_jobs_once", "_jobs_throttles", *(("_jobs_ends",) if self.tables.kind == "postgres" else ()))
+        more = ("_jobs_ends",) if self.tables.kind == "postgres" else ()
+        notes = ("_jobs_once", "_jobs_throttles", "_jobs_starts", *more)
         for table in (*TABLES, *_COUNTERS, *notes, "business"):
             await self.tables.execute(f"DELETE FROM {table}")
         await self._witness.forget()
@@ -161,6 +162,10 @@ class Stage:
     async def completed(self) -> int:
         """By the product's own counters."""
         return (await self.store.stats()).completed
+
+    async def starts(self) -> int:
+        """That are counted for rates."""
+        return int((await self.tables.fetch("SELECT coalesce(sum(n), 0) FROM _jobs_starts"))[0][0])
 
     async def business(self) -> list[str]:
         return [str(job_id) for (job_id,) in await self.tables.fetch("SELECT job_id FROM business")]

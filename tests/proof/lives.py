@@ -254,7 +254,7 @@ def _steps(changes: list[RowChange], deleted_in: set[int]) -> list[Step]:
             steps[-1] = _joined(steps[-1], change)
         elif is_dated(change) and any(step.move == "enqueue" and step.tx == change.tx for step in steps):
             _date(steps, change)
-        elif steps and _is_grouped(change):
+        elif steps and (_is_grouped(change) or _is_shared(change)):
             steps[-1].after = change.after
         elif steps and is_watched(change):
             steps[-1].lined = change.after
@@ -298,6 +298,14 @@ def _are_last_lines(last: Step, change: RowChange) -> bool:
     if change.table != ARCHIVE or before is None or after is None or last.move != "complete":
         return False
     return changed(before, after) <= _LINES
+
+
+def _is_shared(change: RowChange) -> bool:
+    """Does an idle job get another share, after its topic got a limit by another field?"""
+    before, after = change.before, change.after
+    if change.table != JOBS or before is None or after is None:
+        return False
+    return changed(before, after) == {"share"} and not is_held(after)
 
 
 def _is_grouped(change: RowChange) -> bool:

@@ -46,12 +46,13 @@ async def perform(stage: Stage, case: Case, facts: Facts, point: Point | None) -
 
 async def judge(stage: Stage, case: Case, facts: Facts, least: int, most: int | None) -> None:
     await stage.drain()
-    facts["business"] = await stage.business()
+    facts["business"], facts["starts"] = await stage.business(), await stage.starts()
     history = await stage.history()
     for operation in history.operations:
         if operation.verb in ("transaction", "complete") and operation.detail is not None:
             operation.detail["row_visible"] = operation.ids[0] in facts["business"]
-    assert check(history) == []
+    found = check(history)
+    assert found == [], found
     happened = case.effect(history, facts)
     assert least <= happened
     assert most is None or happened <= most

@@ -9,11 +9,20 @@ from typing import Any
 
 import pytest
 
-from tests.proof import planted_debounce, planted_flows, planted_lines, planted_runs, planted_schedules, planted_waits
+from tests.proof import (
+    planted_debounce,
+    planted_flows,
+    planted_limits,
+    planted_lines,
+    planted_runs,
+    planted_schedules,
+    planted_waits,
+)
 from tests.proof.checker import INVARIANTS, NOT_APPLICABLE, check, summary
 from tests.proof.checker_moves import moves
 from tests.proof.flowing_lives import FlowingLives
 from tests.proof.history import Violation
+from tests.proof.limited_lives import LimitedLives
 from tests.proof.lives import World
 from tests.proof.planted import PLANTS
 from tests.proof.planting import SAID, Barren, Garden
@@ -41,6 +50,7 @@ MOVES = {
 }
 LINES = {"unblock", "replace"}
 FLOWS = {"unblock", "stop", "block", "release_hold"}
+LIMITED = MOVES - {"progress", "expire", "delete", "prune", "checkpoint"}
 WAITS = {"wait", "cancel_wait", "signal", "wake", "resume", "report_callback", "acknowledge_callback"}
 
 
@@ -52,12 +62,13 @@ WAITS = {"wait", "cancel_wait", "signal", "wake", "resume", "report_callback", "
         (WaitingLives, MOVES | WAITS),
         (ScheduledLives, MOVES | {"unblock"}),
         (FlowingLives, (MOVES - {"update"}) | FLOWS),
+        (LimitedLives, LIMITED),
     ],
 )
 def test_random_valid_lives_pass_and_make_every_move(lives_of: type[RandomLives], made: set[str]) -> None:
     began = time.monotonic()
     kind: Any = lives_of
-    seeds = SEEDS // 2 if lives_of in (FlowingLives, DebouncedLives) else SEEDS
+    seeds = SEEDS // {FlowingLives: 2, DebouncedLives: 2, LimitedLives: 5}.get(lives_of, 1)
     many = [played(seed, kind) for seed in range(seeds)]
     valid = [lives.history for lives in many]
     found = [violation for history in valid for violation in check(history)]
@@ -70,6 +81,7 @@ def test_random_valid_lives_pass_and_make_every_move(lives_of: type[RandomLives]
 LIVES = {
     planted_flows.__name__: FlowingLives,
     planted_debounce.__name__: DebouncedLives,
+    planted_limits.__name__: LimitedLives,
     planted_lines.__name__: RandomLives,
     planted_schedules.__name__: ScheduledLives,
     planted_waits.__name__: WaitingLives,
@@ -100,6 +112,16 @@ def test_a_worker_that_was_killed_may_be_cleaned_up_after_its_end() -> None:
         with suppress(Barren):
             planted_runs.given_back_after(garden, "term", "kill", seconds=4, reason=planted_runs.CLEANED_UP)
             assert "L6" not in {violation.invariant for violation in check(garden.history)}
+            return
+    pytest.fail("no history has a place for it")
+
+
+def test_starts_that_come_as_soon_as_they_may_are_lawful() -> None:
+    for seed in range(SEEDS):
+        garden = Garden(played(seed, LimitedLives).history)
+        with suppress(Barren):
+            planted_limits.starts_came_as_soon_as_they_might(garden)
+            assert "S12" not in {violation.invariant for violation in check(garden.history)}
             return
     pytest.fail("no history has a place for it")
 

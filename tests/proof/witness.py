@@ -289,6 +289,8 @@ def _goes_on(found: list[RowChange], change: RowChange, number: int) -> bool:
     if change.table in (SCHEDULES, FIRES):  # jobs first, then schedules, then fires
         last = found[-1]
         return last.table in (SCHEDULES, FIRES) or (last.table, last.op) == (JOBS, "insert")
+    if change.table == RECORDS:  # removed beside others that are written
+        return found[-1].table == RECORDS
     if is_dated(change):
         return found[-1].table in (SCHEDULES, FIRES) or is_dated(found[-1])
     if change.table in (STEPS, SIGNALS):

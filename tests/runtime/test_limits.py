@@ -3,10 +3,12 @@
 import asyncio
 import time
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from rowlock import Concurrency, Every, Fair, Rate
+from rowlock.client.limits import Limits
 from rowlock.context import Context
 from rowlock.core.job import Lane
 from rowlock.jobs import Jobs
@@ -123,6 +125,20 @@ async def test_jobs_that_wait_get_a_share_when_a_limit_by_a_field_is_put(jobs: J
     await jobs.limits.put("free", limit)
     shares = [await share_of(jobs, one.id) for one in (*made[:8], *made[-8:])]
     assert shares == [f'{{"tenant":"{n % 7}"}}' for n in (*range(8), *range(442, 450))]
+
+
+async def test_the_same_limit_put_again_gives_jobs_a_share_that_have_none(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that put it first has died before it was through."""
+    job_id = (await jobs.enqueue("free", {"tenant": "a"})).id
+    limit = Concurrency(1, by="tenant")
+    with monkeypatch.context() as patch:
+        patch.setattr(Limits, "_give_shares", AsyncMock())
+        await jobs.limits.put("free", limit)
+    assert await share_of(jobs, job_id) is None
+    await jobs.limits.put("free", limit)
+    assert await share_of(jobs, job_id) == '{"tenant":"a"}'
 
 
 async def test_jobs_that_wait_get_a_share_when_the_code_has_a_new_limit(jobs: Jobs, url: str) -> None:

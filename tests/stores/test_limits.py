@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 from msgspec import structs, to_builtins
 
+from rowlock.core import codec
 from rowlock.core.job import Job, Lane, NewJob, Status
 from rowlock.core.lifecycle import Completed, Failed, Released, Waits
 from rowlock.core.limits import (
@@ -602,3 +603,41 @@ async def test_sql_workers_are_told_that_a_topic_has_limits(store: Harness) -> N
     ):
         await store.fetch("SELECT id FROM claim_job_batch('w1', '{bills,mail@0}', 5)")
     assert len(await store.fetch("SELECT id FROM claim_job_batch('w1', '{bills}', 5)")) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "puts"),
+    [
+        ([Concurrency(1, by="scope_id"), Rate(2, per=9, by="key"), Rate(2, per=9)], []),
+        ([Concurrency(1, by="scope", name="smtp")], [Rate(2, per=9, by="payload.a.b"), Concurrency(9)]),
+        ([Fair("scope")], [Fair("a", {"x": 2})]),
+        ([Rate(2, per=9)], []),
+    ],
+)
+async def test_sql_gives_a_job_the_share_that_the_library_gives(
+    store: Harness, limits: list[Limit], puts: list[Limit]
+) -> None:
+    if isinstance(store.store, SqliteStore):
+        pytest.skip("SQL functions are PostgreSQL's")
+    name = getattr(limits[0], "name", None) or "mail"
+    put = [Put(name, one) for one in puts]
+    await limit(store, "mail", *limits, puts=[*put, Put("others", Rate(1, per=1, by="other"))])
+    fields = fields_of(rules_of("mail", Limited(tuple(limits)), put))
+    values = ["x", "", None, 7, -7, 0, 1 << 62, True, 'q"\\/\n\t\u0001\x7f\u2028é😀', "l" * 200, "ü" * 201]
+    for n, value in enumerate(values):
+        text = value if isinstance(value, str) and value else None
+        payload: Any = {"a": {"b": value, "c": 1} if "payload.a.b" in fields else value}
+        new = job(key=text and f"{n}{text[:9]}", scope=text, scope_id=text, payload=payload)
+        given = [None if one is None else f"'{one}'" for one in (new.key, new.scope, new.scope_id)]
+        key, scope, scope_id = ("NULL" if one is None else one for one in given)
+        data = codec.encode(payload, "payload").replace("'", "''")
+        [(share,)] = await store.fetch(f"SELECT _jobs_share('mail', '{data}', {key}, {scope}, {scope_id})")
+        assert share == share_of(fields, new, payload)
+    for wrong in ("[]", "{}", "7.5", "7.0", "1e2", "-0"):
+        query = f"SELECT enqueue_job('mail', '{{\"a\": {{\"b\": {wrong}}}}}')"
+        if "payload.a.b" in fields:
+            with pytest.raises(asyncpg.PostgresError, match=r"has a limit by payload\.a\.b, and SQL can only"):
+                await store.fetch(query)
+    await store.fetch("SELECT enqueue_job('mail', '{\"a\": \"x\"}', scope_id => 's')")
+    [(share,)] = await store.fetch("SELECT share FROM _jobs")
+    assert share == share_of(fields, job(scope_id="s"), {"a": "x"})

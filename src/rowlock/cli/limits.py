@@ -209,7 +209,7 @@ def _weight(text: str) -> tuple[str, int]:
 @limits.command()
 @click.argument("name", shell_complete=complete_topic)
 @click.option("--kind", type=click.Choice(["concurrency", "rate", "fair"]), help="Only limits of this kind.")
-@click.option("--field", metavar="FIELD", help="Only limits by this field.")
+@click.option("--field", metavar="FIELD", help="Only limits by this field. '': by no field.")
 @click.option("--value", metavar="TEXT", help="Only what was put for this value.")
 @_actor
 @database
@@ -219,6 +219,7 @@ def clear(db: Database, name: str, kind: str | None, field: str | None, value: s
     \b
     rowlock limits clear llm
     rowlock limits clear llm --kind rate --value acme
+    rowlock limits clear llm --kind rate --field ''      only the rate of all values together
     """
 
     async def go(jobs: Jobs) -> int:

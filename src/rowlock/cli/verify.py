@@ -20,7 +20,7 @@ from rowlock.client.verify import Report
 @database
 def verify(db: Database, limit: int, seconds: float) -> None:
     """Check a database in use: rows that contradict themselves or their history, jobs that are stored twice, keys that
-    two live jobs have, expired leases that no worker rescued, counters that are too low.
+    two live jobs have, expired leases that no worker rescued, counters that are too low, limits that no claim obeys.
 
     It only reads, within bounds, and may run beside workers at any time. Exit code 0: it found nothing wrong; 1: it
     found something.

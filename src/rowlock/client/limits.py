@@ -124,14 +124,14 @@ class Limits:
         by: str | None = None,
     ) -> int:
         """Remove limits that were put at run time, so that those of the code hold again; return how many. All of this
-        name, or those of a kind, by a field, or for a value."""
+        name, or those of a kind, by a field (the empty text: by no field), or for a value."""
         text = None if value is None else value_text(value)
 
         def is_meant(put: Put) -> bool:
             return (
                 put.name == name
                 and kind in (None, kind_of(put.limit))
-                and field in (None, put.limit.by)
+                and field in (None, put.limit.by or "")
                 and text in (None, put.value)
             )
 
@@ -170,17 +170,18 @@ class Limits:
             data = {"limits": to_builtins([put] if put is not None else gone), "name": name}
             if await store.write_records(writes, Entry(by, action, name, reason, data)):
                 self._definitions.forget()
-                if put is not None:
-                    await self._give_shares(store, found, name)
+                if put is not None and put.value is None:
+                    await self._give_shares(store, name)
                 self._announce(handle)
                 return max(1, len(gone))
         raise StoreBusy("other processes are writing templates or limits all the time: try again")
 
-    async def _give_shares(self, store: Store, before: Found, name: str) -> None:
-        """Jobs that wait already have no value of a new field: they would all count as one."""
+    async def _give_shares(self, store: Store, name: str) -> None:
+        """Jobs that wait already have no value of a new field: they would all count as one. Look at them also if the
+        field is not new: the process that put the limit first may have died before it was through."""
         now = await read_templates(store)
         for topic, limited in now.limited.items():
-            if name in limited.names(topic) and now.fields(topic) != before.fields(topic):
+            if name in limited.names(topic):
                 await give_shares(store, topic, now.fields(topic))
 
     async def get(self, name: str) -> Sequence[LimitInfo]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import get_args
 
@@ -11,6 +12,7 @@ from msgspec import Struct
 from rowlock.core.job import Job, LiveKey, Status
 from rowlock.core.verify import Finding, StoredRow, examine
 from rowlock.stores.base import Part, Store
+from rowlock.stores.limits import Usage
 
 PAGE = 500
 PATIENCE = 300.0  # seconds after a lease has expired: enough for many maintenance passes, also after an outage
@@ -34,6 +36,7 @@ async def verify(store: Store, *, limit: int, seconds: float) -> Report:
     for part in get_args(Part):
         await search.look_through(part, limit)
     await search.compare_counts(limit)
+    await search.compare_limits()
     silent = [
         worker.name
         for worker in await store.workers()
@@ -92,3 +95,20 @@ class _Search:
             if there > counted:
                 text = f"at least {there} jobs are {status}, but the counters say {counted}"
                 self.findings.append(Finding("counts", None, text))
+
+    async def compare_limits(self) -> None:
+        """Look twice: between two statements of the first look, limits may have been put or cleared."""
+        first, second = [set(_wrong_limits(await self._store.limit_usage())) for _ in range(2)]
+        self.findings += [Finding("limits", None, text) for text in sorted(first & second)]
+
+
+def _wrong_limits(usage: Usage) -> Iterator[str]:
+    """`waiting` counts those topics that plain claims leave out."""
+    limited, left_out = set(usage.stored.limited), {topic for topic, _ in usage.waiting}
+    for topic in limited - left_out:
+        yield f"{topic} has limits, but it is not marked as limited, so claims don't obey them"
+    for topic in left_out - limited:
+        yield f"{topic} is marked as limited, but no limits are stored for it, so its jobs are not claimed"
+    for start in usage.starts:
+        if start.n < 1:
+            yield f"the rate {start.rule} counts {start.n} starts at once for {start.value or 'all jobs'}"

@@ -64,7 +64,7 @@ class StepOwner(Struct, frozen=True):
 
 class Finding(Struct, frozen=True):
     """Something that must not be. `check` is stable for programs: lease, ready, wait, finished, retries, version,
-    history, twice, overdue, key, counts, steps."""
+    history, twice, overdue, key, counts, steps, limits."""
 
     check: str
     job_id: str | None

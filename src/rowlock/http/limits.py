@@ -81,11 +81,11 @@ class LimitPutBody(Asked, frozen=True, kw_only=True):
 
 
 class LimitClearQuery(Asked, frozen=True, kw_only=True):
-    """Without a parameter, all limits of this name that were put. `field`: those by this field. `value`: those that
-    were put for this value."""
+    """Without a parameter, all limits of this name that were put. `field`: those by this field; empty: those by no
+    field. `value`: those that were put for this value."""
 
     kind: Kind | None = None
-    field: Text | None = None
+    field: Value | None = None
     value: Value | None = None
     reason: Reason | None = None
 

@@ -46,6 +46,7 @@ class RemoteWorkers:
         self._until = 0.0  # until then this server does maintenance for them
         self._alarm: asyncio.TimerHandle | None = None
         self._listener = Loop("waiting for work for remote workers", self._wait_for_work, longest=_POLL)
+        self._limited = False  # some topics have limits
         self._stopping = False
 
     @property
@@ -77,6 +78,9 @@ class RemoteWorkers:
         while not (self._stopping or gone.done()):
             rings = self._long_polls.rings
             claimed = await store.claim(wanted)
+            self._limited = claimed.limited
+            if claimed.next_start is not None:  # a rate lets the next job start then, maybe for another worker
+                self._ring_in(max(claimed.next_start, _SOON))
             if claimed.jobs:
                 if len(claimed.jobs) == wanted.limit:
                     self._long_polls.next(wanted.lanes)
@@ -119,6 +123,11 @@ class RemoteWorkers:
         self._reports.pop(worker, None)
         await (await self._store()).retire([worker])
 
+    def have_ended(self) -> None:
+        """Runs have ended. That makes room in a limit, maybe for a worker that waits."""
+        if self._limited:
+            self.ring()
+
     def ring(self) -> None:
         self._long_polls.ring()
 
@@ -146,7 +155,7 @@ class RemoteWorkers:
         await store.report(replace(info, running=len(await store.held_by([info.name]))))
 
     def _ring_in(self, seconds: float) -> None:
-        """A job becomes due then. All long polls share one alarm, the earliest."""
+        """A job becomes due, or may start, then. All long polls share one alarm, the earliest."""
         loop = asyncio.get_running_loop()
         if self._alarm is None or self._alarm.when() < loop.time() or self._alarm.when() > loop.time() + seconds:
             if self._alarm is not None:

@@ -486,6 +486,7 @@ async def _settle_all(call: Call, ends: Sequence[_End]) -> list[str | None]:
             Settlement(ends[n].run.id, ends[n].run.version, to, ends[n].run.worker) for n, to in transitions.items()
         ]
         verdicts = (await store.settle(settlements)).verdicts
+        workers.have_ended()
         todo = []
         for (n, to), verdict in zip(transitions.items(), verdicts, strict=True):
             run = ends[n].run

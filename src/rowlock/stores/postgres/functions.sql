@@ -286,6 +286,59 @@ BEGIN
     END IF;
 END $$;
 
+-- The values by which limits count a job (core/limits.py), as the library writes them; NULL: the topic has no limit by a field.
+-- It runs with the rights of its owner: clients need none on the records.
+CREATE OR REPLACE FUNCTION {schema}._jobs_share(topic text, payload json, key text, scope text, scope_id text)
+RETURNS text LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    share text;
+    wrong text;
+BEGIN
+    IF NOT EXISTS (SELECT FROM {schema}._jobs_topics t WHERE t.limited AND t.topic = _jobs_share.topic) THEN
+        RETURN NULL;
+    END IF;
+    WITH code AS (
+        SELECT l FROM {schema}._jobs_records r CROSS JOIN json_array_elements(r.data->'limits') l
+        WHERE r.kind = 'limited' AND r.id = _jobs_share.topic
+    ),
+    put AS (
+        SELECT r.data->'limit' AS l FROM {schema}._jobs_records r
+        WHERE r.kind = 'limit' AND r.data->>'value' IS NULL
+          AND (r.data->>'name' = _jobs_share.topic OR r.data->>'name' IN (SELECT l->>'name' FROM code))
+    ),
+    fields AS (  -- turns that were put take the place of those in the code, whatever they are by
+        SELECT l->>'by' AS name FROM put
+        UNION
+        SELECT l->>'by' FROM code WHERE l->>'kind' <> 'fair' OR NOT EXISTS (SELECT FROM put WHERE l->>'kind' = 'fair')
+    ),
+    known AS (
+        SELECT name, CASE WHEN name IN ('key', 'scope', 'scope_id')
+                          THEN json_build_object('key', key, 'scope', scope, 'scope_id', scope_id)->name
+                          ELSE coalesce(payload, '{}') #> string_to_array(regexp_replace(name, '^payload[.]', ''), '.')
+                     END AS value
+        FROM fields WHERE name IS NOT NULL
+    ),
+    texts AS (
+        SELECT name, coalesce(value #>> '{}', '') AS said,
+               json_typeof(value) IN ('object', 'array')
+                   OR (json_typeof(value) = 'number' AND value::text !~ '^(0|-?[1-9][0-9]*)$') AS is_wrong
+        FROM known
+    )
+    SELECT min(name) FILTER (WHERE is_wrong), '{' || string_agg(
+               to_json(name)::text || ':' || to_json(CASE WHEN char_length(said) <= 200 THEN said
+                   ELSE 'sha256:' || encode(sha256(convert_to(said, 'UTF8')), 'hex') END)::text,
+               ',' ORDER BY name COLLATE "C") || '}'
+    INTO wrong, share FROM texts;
+    IF wrong IS NOT NULL THEN
+        PERFORM {schema}._jobs_refuse(
+            'payload', 'needs_library',
+            format('%s has a limit by %s, and SQL can only count texts, whole numbers, true, false and null', topic, wrong),
+            'Enqueue it with rowlock''s library, its command line or over HTTP.');
+    END IF;
+    RETURN share;
+END $$;
+
 -- Returns the id of the new job, or of the job that was there before: with this id, or live with this topic, scope and key.
 -- What is not given comes from the topic's template. The payload is checked when the handler starts.
 CREATE OR REPLACE FUNCTION {schema}.enqueue_job(
@@ -303,6 +356,7 @@ DECLARE
     longest double precision;
     found_id uuid;
     template record;
+    share text;
 BEGIN
     PERFORM {schema}._jobs_check_topic(enqueue_job.topic, 'topic');
     template := {schema}._jobs_template(enqueue_job.topic);
@@ -347,12 +401,14 @@ BEGIN
             RETURN found_id;
         END IF;
     END IF;
+    share := {schema}._jobs_share(
+        enqueue_job.topic, enqueue_job.payload, enqueue_job.key, enqueue_job.scope, enqueue_job.scope_id);
     FOR attempt IN 1..8 LOOP
         now := clock_timestamp();
         new_id := coalesce(enqueue_job.id, {schema}._jobs_new_id(now));
         INSERT INTO {schema}._jobs (
             id, topic, payload, status, priority, run_at, ready, expires_at, key, scope, scope_id, template_version,
-            max_retries, timeout, tags, trace, created, updated, stray)
+            max_retries, timeout, tags, trace, share, created, updated, stray)
         VALUES (
             new_id, enqueue_job.topic, coalesce(enqueue_job.payload, '{}'), 'pending', enqueue_job.priority,
             coalesce(enqueue_job.run_at, now + wait * interval '1 second'),
@@ -360,7 +416,7 @@ BEGIN
             enqueue_job.expires_at, enqueue_job.key, enqueue_job.scope, enqueue_job.scope_id,
             coalesce(template.version, 0),
             enqueue_job.max_retries, longest,
-            CASE WHEN cardinality(enqueue_job.tags) > 0 THEN to_jsonb(enqueue_job.tags) END, enqueue_job.trace, now, now,
+            CASE WHEN cardinality(enqueue_job.tags) > 0 THEN to_jsonb(enqueue_job.tags) END, enqueue_job.trace, share, now, now,
             new_id < {schema}._jobs_first_id(now - interval '1 hour')
                 OR new_id >= {schema}._jobs_first_id(now + interval '1 hour'))
         ON CONFLICT DO NOTHING;
