@@ -127,6 +127,17 @@ async def test_put_and_clear(visitor: Visitor, world: World) -> None:
     assert {("limit.put", "the provider asks for it"), ("limit.clear", "it is back")} <= actions
 
 
+async def test_only_the_limit_of_its_row_is_cleared(sqlite_visitor: Visitor, sqlite_world: World) -> None:
+    limits = sqlite_world.jobs.limits
+    await limits.put("mail", Concurrency(7))
+    await limits.put("mail", Concurrency(3, by="scope_id"))
+    page = await sqlite_visitor.enter("limits")
+    await row(page, "7 at once").get_by_role("button", name="Clear").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Clear", exact=True).click()
+    await sqlite_visitor.toast("1 limit of mail cleared")
+    assert [one.limit for one in await limits.get("mail")] == [Concurrency(3, by="scope_id")]
+
+
 async def test_a_read_only_superuser_changes_nothing(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     await furnish(sqlite_world)
     page = await sqlite_visitor.enter("limits", GUEST)

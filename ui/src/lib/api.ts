@@ -25,8 +25,8 @@ export type Query = Record<string, Value>;
 export function address(path: string, query: Query = {}): string {
   const given = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
-    for (const one of Array.isArray(value) ? value : [value]) {
-      if (one !== undefined && one !== null && one !== "") given.append(name, String(one));
+    for (const one of Array.isArray(value) ? value : value === "" ? [] : [value]) { // in a list, an empty text is meant
+      if (one !== undefined && one !== null) given.append(name, String(one));
     }
   }
   return API + path + (given.size ? `?${given}` : "");
