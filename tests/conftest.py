@@ -19,6 +19,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 SAMPLE = int(os.environ.get("ROWLOCK_TEST_SAMPLE", "0"))
 # Tests with these fixtures are about what stands above the stores, which have tests of their own on each database.
 ABOVE_STORES = {"fleet", "jobs", "place", "served", "shell", "world"}
+BROWSER = Path(__file__).parent / "ui"
 
 
 def pytest_report_header() -> str:
@@ -28,9 +29,11 @@ def pytest_report_header() -> str:
 @pytest.hookimpl(tryfirst=True)  # before -m is applied
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to `make proof` most cases of `sampled` tests, and of tests above the stores the same case on the other
-    database."""
+    database. Of the tests in a browser, which take seconds each, only those that are `quick` stay."""
     cases: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
+        if BROWSER in item.path.parents and not item.get_closest_marker("quick"):
+            item.add_marker(pytest.mark.proof)
         if item.get_closest_marker("proof"):
             continue
         if mark := item.get_closest_marker("sampled"):

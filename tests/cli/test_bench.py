@@ -87,6 +87,7 @@ def test_it_measures_and_removes_what_it_made(shell: Shell) -> None:
     assert workers(shell) == []
 
 
+@pytest.mark.proof  # slow
 @mostly_sqlite
 def test_people_see_a_table_and_a_sentence_and_the_jobs_of_others_stay_as_they_are(shell: Shell) -> None:
     for outcome in (Completed({"ok": 1}), Failed("boom", final=True)):
@@ -161,6 +162,7 @@ async def _a_worker(jobs: Jobs) -> None:
     await (await jobs._store()).report(one)
 
 
+@pytest.mark.proof  # slow
 @mostly_postgres
 def test_a_database_in_use_is_loaded_only_by_who_insists(shell: Shell) -> None:
     shell.do(_a_worker)
@@ -197,6 +199,7 @@ def busy(shell: Shell) -> bool:
     return sum("sleep" in job.payload for job in own(shell, "processing")) >= 10
 
 
+@pytest.mark.proof  # slow
 @mostly_postgres
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.proof), signal.SIGTERM])
 def test_what_is_interrupted_removes_its_jobs(shell: Shell, number: signal.Signals) -> None:

@@ -38,7 +38,11 @@ CAUGHT = {  # by topic: the invariants that must find what is wrong with its han
     "deaf": {"X1": "before its run ended", "S8": "is not what run 2 made"},
 }
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(cannot_run() is not None, reason=str(cannot_run()))]
+pytestmark = [
+    pytest.mark.proof,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(cannot_run() is not None, reason=str(cannot_run())),
+]
 
 
 async def test_honest_handlers_pass_and_what_is_planted_in_their_history_is_found(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ LONG = ("A1, by scope", "A1, by rule", "A1, who may is checked")
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "defence",
     [pytest.param(one, marks=pytest.mark.proof) if str(one) in LONG else one for one in DEFENCES],

@@ -219,7 +219,7 @@ SABOTAGES: tuple[tuple[Break, dict[str, Any], int], ...] = (
     (rescue_at_once_after_an_outage, OUTAGES, 36),
     (never_renew, CALM, 10),
     (never_tell_who_is_to_end, CANCELS, 11),
-    (take_a_changed_status_for_a_loss, CANCELS, 14),
+    (take_a_changed_status_for_a_loss, CANCELS, 76),
     (do_not_look_for_lost_claims, LOSSES, 3),
     (lose_what_a_failed_round_had_to_settle, LOSSES, 4),
     (drop_last_words, CALM, 2),

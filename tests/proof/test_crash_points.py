@@ -115,6 +115,7 @@ async def _calls_of_migrate(url: str) -> int:
     return trap.calls
 
 
+@pytest.mark.proof  # slow
 async def test_a_migration_of_sqlite_is_killed_anywhere(tmp_path: Path, victims: Victims) -> None:
     began = time.monotonic()
     all_points = points(await _calls_of_migrate(f"sqlite:///{tmp_path}/all.db"))

@@ -36,6 +36,7 @@ async def _is_needed(defence: Defence, databases: Databases, tmp_path: Path) -> 
     print(f"sabotage: 0 violations, 1 defences, {time.monotonic() - began:.2f} s")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("defence", [*DEFENCES, *FLOWS, *LIMITS, *LINES, *SCHEDULES, *STEPS, *WAITS], ids=str)
 async def test_a_defence_is_needed(defence: Defence, databases: Databases, tmp_path: Path) -> None:
     await _is_needed(defence, databases, tmp_path)

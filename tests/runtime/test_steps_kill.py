@@ -117,7 +117,7 @@ async def test_a_worker_is_killed_in_a_step(stage: Stage, orders: Orders, name: 
     await check(stage, orders, trap)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_workers_are_killed_in_each_step_in_turn(stage: Stage, orders: Orders, moment: str) -> None:
     """All in one job; from the second run on they die with the child process that runs it."""
@@ -128,7 +128,7 @@ async def test_workers_are_killed_in_each_step_in_turn(stage: Stage, orders: Ord
     await check(stage, orders, *traps)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("name", SAGA[2:])
 async def test_what_was_done_is_undone_once(saga: Stage, orders: Orders, name: str, moment: str) -> None:

@@ -58,7 +58,7 @@ from tests.stores.paired import Paired
 
 T = TypeVar("T")
 
-EXAMPLES = {"memory": 100, "sqlite": 15, "postgres": 30}
+EXAMPLES = {"memory": 50, "sqlite": 10, "postgres": 15}
 MANY_EXAMPLES = {"memory": 400, "sqlite": 80, "postgres": 160}
 STEPS = 40
 MAY_BE_READY = (Status.PENDING, Status.WAITING, Status.CANCEL_REQUESTED)

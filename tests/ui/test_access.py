@@ -4,7 +4,6 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 from playwright.async_api import Browser, Page, expect
 
 from rowlock.access import secrets, tokens
@@ -40,7 +39,6 @@ async def has_browsers(world: World, count: int) -> None:
     assert await store.write_records(writes, Entry("test", "token.create"))
 
 
-@pytest.mark.proof
 async def test_tokens_for_browsers_are_folded_and_show_their_bounds(visitor: Visitor, world: World) -> None:
     before = await count(world)
     page = await visitor.enter("access")
@@ -79,7 +77,6 @@ async def test_tokens_for_browsers_are_folded_and_show_their_bounds(visitor: Vis
     await expect(page.get_by_role("heading", name="film")).to_be_visible()
 
 
-@pytest.mark.proof
 async def test_thousands_of_tokens_come_in_parts(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     await has_browsers(sqlite_world, PAGE + 50)
     whole = f"{await count(sqlite_world):,}"
@@ -101,7 +98,6 @@ async def test_thousands_of_tokens_come_in_parts(sqlite_visitor: Visitor, sqlite
     await expect(rows).to_have_count(200)
 
 
-@pytest.mark.proof
 async def test_tokens_for_browsers_fit_a_phone(browser: Browser, sqlite_visitor: Visitor, sqlite_world: World) -> None:
     await has_browsers(sqlite_world, 3)
     phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "color_scheme": "dark"}

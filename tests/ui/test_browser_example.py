@@ -73,6 +73,7 @@ async def moving(row: Locator) -> list[float]:
     return seen
 
 
+@pytest.mark.quick
 async def test_a_page_starts_watches_and_cancels_its_own_jobs(browser: Browser, database: str) -> None:
     with serving(database) as url:
         async with logged_in(browser, url, "Ada") as ada, logged_in(browser, url, "Bob") as bob:

@@ -26,6 +26,7 @@ def below(world: World, prefix: str) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.quick
 async def test_it_works_below_any_prefix(browser: Browser, sqlite_world: World) -> None:
     with below(sqlite_world, "/deep/queue") as server:
         async with visiting(browser, f"{server.url}/deep/queue") as visitor:
@@ -34,7 +35,6 @@ async def test_it_works_below_any_prefix(browser: Browser, sqlite_world: World) 
             await expect(visitor.page.locator("tbody tr")).to_have_count(1)
 
 
-@pytest.mark.proof
 async def test_a_server_that_comes_back_is_found_again(browser: Browser, sqlite_world: World) -> None:
     first = Server(sqlite_world.place.url)
     with first.serving():
@@ -54,7 +54,6 @@ async def test_a_server_that_comes_back_is_found_again(browser: Browser, sqlite_
             visitor.complaints.clear()  # that the server was away
 
 
-@pytest.mark.proof
 async def test_without_streams_it_asks_every_few_seconds(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     page = sqlite_visitor.page
     broken = "class { constructor() { setTimeout(() => this.onerror()) } addEventListener() {} close() {} }"
@@ -65,7 +64,6 @@ async def test_without_streams_it_asks_every_few_seconds(sqlite_visitor: Visitor
     await expect(page.locator("tbody tr")).to_have_count(1)
 
 
-@pytest.mark.proof
 async def test_a_session_that_has_ended_leads_to_the_login(browser: Browser, sqlite_world: World) -> None:
     with Server.running(sqlite_world.place.url) as server:
         async with visiting(browser, server.url) as visitor:
@@ -77,7 +75,6 @@ async def test_a_session_that_has_ended_leads_to_the_login(browser: Browser, sql
             visitor.complaints.clear()  # that it was refused
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_the_theme_is_chosen_and_remembered(sqlite_visitor: Visitor, theme: str) -> None:
     page = await sqlite_visitor.enter()

@@ -3,13 +3,11 @@
 import asyncio
 import sys
 
-import pytest
 from playwright.async_api import Browser, expect
 
 from tests.ui.browser import visiting
 
 
-@pytest.mark.proof
 async def test_one_link_leads_to_a_page_that_lives(browser: Browser) -> None:
     command = [sys.executable, "-m", "rowlock", "demo", "--for", "60"]
     running = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)

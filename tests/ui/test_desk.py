@@ -3,7 +3,6 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from playwright.async_api import Browser, expect
 
 from rowlock.access import settings as access_settings
@@ -15,7 +14,6 @@ from tests.stores.harness import claim_by, info
 from tests.ui.browser import Visitor, visiting
 
 
-@pytest.mark.proof
 async def test_a_topic_is_paused_until_a_time_and_shows_how_long_it_runs(visitor: Visitor, world: World) -> None:
     await world.ended(None, "bills")
     await (await world.store()).tidy("fold_counts", 10_000)
@@ -41,7 +39,6 @@ async def test_a_topic_is_paused_until_a_time_and_shows_how_long_it_runs(visitor
     await expect(chart).to_have_count(0)
 
 
-@pytest.mark.proof
 async def test_workers_show_what_they_run_and_what_a_dead_one_held(visitor: Visitor, world: World) -> None:
     store = await world.store()
     held = await world.enqueue(None, topic="bills")
@@ -58,7 +55,6 @@ async def test_workers_show_what_they_run_and_what_a_dead_one_held(visitor: Visi
     await expect(page.get_by_role("heading", name="bills")).to_be_visible()
 
 
-@pytest.mark.proof
 async def test_a_group_of_failures_is_deleted(visitor: Visitor, world: World) -> None:
     for n in range(2):
         await world.ended(None, "bills", error=f"ValueError: {n}")
@@ -78,7 +74,6 @@ async def test_a_group_of_failures_is_deleted(visitor: Visitor, world: World) ->
     assert [job.topic for job in (await world.jobs.list(Filter(statuses=["failed"]))).items] == ["letters"]
 
 
-@pytest.mark.proof
 async def test_a_new_job_has_all_that_was_asked_for_and_a_key_is_made_once(visitor: Visitor, world: World) -> None:
     await world.enqueue(None, topic="bills", payload={"n": 1}, delay=3600)
     page = await visitor.enter("new")
@@ -114,7 +109,6 @@ async def test_a_new_job_has_all_that_was_asked_for_and_a_key_is_made_once(visit
     visitor.complaints.clear()
 
 
-@pytest.mark.proof
 async def test_tokens_are_bound_and_sessions_ended(browser: Browser, world: World) -> None:
     with Server.running(world.place.url) as server:
         async with visiting(browser, server.url) as guest, visiting(browser, server.url) as visitor:
@@ -144,7 +138,6 @@ async def test_tokens_are_bound_and_sessions_ended(browser: Browser, world: Worl
             guest.complaints.clear()  # that it was refused
 
 
-@pytest.mark.proof
 async def test_settings_are_saved_with_a_reason_and_the_browser_has_its_own(visitor: Visitor, world: World) -> None:
     page = await visitor.enter("settings")
     await page.get_by_label("Slots of a worker").fill("7")
@@ -166,7 +159,6 @@ async def test_settings_are_saved_with_a_reason_and_the_browser_has_its_own(visi
     await expect(page.locator("tbody time").first).to_contain_text("Z")
 
 
-@pytest.mark.proof
 async def test_the_audit_has_pages(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     for n in range(60):
         await sqlite_world.jobs.topics.pause("bills", reason=f"number {n}")
@@ -178,7 +170,6 @@ async def test_the_audit_has_pages(sqlite_visitor: Visitor, sqlite_world: World)
     await expect(page.get_by_text("number 59")).to_be_visible()
 
 
-@pytest.mark.proof
 async def test_a_wrong_password_is_told_with_the_request(sqlite_visitor: Visitor) -> None:
     page = sqlite_visitor.page
     await page.goto(f"{sqlite_visitor.url}/_/")
@@ -192,7 +183,6 @@ async def test_a_wrong_password_is_told_with_the_request(sqlite_visitor: Visitor
     await expect(page.get_by_role("heading", name="Log in")).to_be_visible()
 
 
-@pytest.mark.proof
 async def test_groups_of_failures_are_reached_by_the_keyboard(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     for n, topic in enumerate(("bills", "bills", "letters")):
         await sqlite_world.ended(None, topic, error="ValueError: no", payload={"n": n})
@@ -210,7 +200,6 @@ async def test_groups_of_failures_are_reached_by_the_keyboard(sqlite_visitor: Vi
     await expect(page.locator("tbody tr").filter(has_text="bills")).to_have_count(2)
 
 
-@pytest.mark.proof
 async def test_the_audit_is_searched_and_says_what_was_changed(visitor: Visitor, world: World) -> None:
     for n in range(3):
         await world.jobs.cancel(await world.enqueue(None, topic=f"bills.{n}", delay=3600), by="ann", reason="no money")
@@ -235,7 +224,6 @@ async def test_the_audit_is_searched_and_says_what_was_changed(visitor: Visitor,
     assert await visitor.violations() == []
 
 
-@pytest.mark.proof
 async def test_switching_off_the_api_is_asked_for_by_our_own_dialog(
     sqlite_visitor: Visitor, sqlite_world: World
 ) -> None:
@@ -253,7 +241,6 @@ async def test_switching_off_the_api_is_asked_for_by_our_own_dialog(
     sqlite_visitor.complaints.clear()  # that nothing is there any more
 
 
-@pytest.mark.proof
 async def test_numbers_are_rounded_once_and_fit(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     """In the list, on the job's screen, and in what the server says about it."""
     job_id = await sqlite_world.enqueue(None, topic="slow")

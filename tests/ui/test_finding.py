@@ -2,14 +2,12 @@
 
 from datetime import datetime, timedelta
 
-import pytest
 from playwright.async_api import expect
 
 from tests.http.harness import World
 from tests.ui.browser import Visitor
 
 
-@pytest.mark.proof
 async def test_a_filter_is_typed_with_suggestions_and_saved_by_a_name(visitor: Visitor, world: World) -> None:
     await world.ended(None, "bills", error="ValueError: no money", payload={"user": {"id": 7}}, tags=["vip"])
     await world.ended(None, "bills", error="KeyError: 'x'", payload={"user": {"id": 8}})
@@ -59,7 +57,6 @@ async def test_a_filter_is_typed_with_suggestions_and_saved_by_a_name(visitor: V
     await expect(page.get_by_role("link", name="No money")).to_be_visible()
 
 
-@pytest.mark.proof
 async def test_pages_tabs_columns_and_times(visitor: Visitor, world: World) -> None:
     jobs = [{"topic": "many", "payload": {"n": n}, "delay": 3600, "key": f"key-{n}"} for n in range(60)]
     await world.jobs.enqueue_many(jobs)
@@ -91,7 +88,6 @@ async def test_pages_tabs_columns_and_times(visitor: Visitor, world: World) -> N
     assert (await (await download.value).path()).read_text().count('"topic": "many"') == 60
 
 
-@pytest.mark.proof
 async def test_pages_of_a_time_that_goes_on(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     """A cursor is for one question, so an age becomes a time on older pages. One of another question is dropped."""
     await sqlite_world.jobs.enqueue_many([{"topic": "many", "payload": {"n": n}} for n in range(60)])
@@ -110,7 +106,6 @@ async def test_pages_of_a_time_that_goes_on(sqlite_visitor: Visitor, sqlite_worl
     sqlite_visitor.complaints.clear()
 
 
-@pytest.mark.proof
 async def test_live_is_paused_and_goes_on(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     first = await sqlite_world.enqueue(None, topic="live", delay=3600)
     page = await sqlite_visitor.enter("jobs?topic=live")
@@ -123,7 +118,6 @@ async def test_live_is_paused_and_goes_on(sqlite_visitor: Visitor, sqlite_world:
     await expect(page.locator("tbody tr").filter(has_text="cancelled")).to_be_visible()
 
 
-@pytest.mark.proof
 async def test_numbers_and_charts_lead_to_jobs(visitor: Visitor, world: World) -> None:
     await world.ended(None, "bills", error="no")
     await world.ended(None, "letters")
@@ -155,7 +149,6 @@ async def test_numbers_and_charts_lead_to_jobs(visitor: Visitor, world: World) -
     await expect(page.locator("tbody tr").filter(has_text="letters")).to_have_count(1)
 
 
-@pytest.mark.proof
 async def test_a_search_goes_on_among_older_jobs(visitor: Visitor, world: World) -> None:
     needle = await world.enqueue(None, topic="old", payload={"user": {"id": 7}}, delay=3600)
     other = await world.enqueue(None, topic="old", payload={"user": {"id": 9}}, delay=3600)
@@ -185,7 +178,6 @@ async def test_a_search_goes_on_among_older_jobs(visitor: Visitor, world: World)
     await expect(page.get_by_text("All jobs were searched.")).to_be_visible()
 
 
-@pytest.mark.proof
 async def test_every_term_can_be_typed_and_the_tabs_count_what_is_left(visitor: Visitor, world: World) -> None:
     await world.ended(None, "mail", error="ValueError: no", payload={"n": 1})
     done = await world.ended(None, "mail", payload={"n": 1})
@@ -221,7 +213,6 @@ async def test_every_term_can_be_typed_and_the_tabs_count_what_is_left(visitor: 
     await expect(rows).to_have_count(2)
 
 
-@pytest.mark.proof
 async def test_jobs_of_a_time_range(visitor: Visitor, world: World) -> None:
     old = await world.enqueue(None, topic="times", delay=9999)
     [before] = await world.place.fetch("SELECT min(created) FROM _jobs")

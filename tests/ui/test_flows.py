@@ -179,6 +179,7 @@ async def test_the_list_has_pages(sqlite_visitor: Visitor, sqlite_world: World) 
 # ── The graph ──
 
 
+@pytest.mark.quick
 async def test_a_graph_lives_and_a_held_job_is_released(visitor: Visitor, world: World) -> None:
     made = await order(world)
     page = await visitor.enter(f"flow/{made.id}")
@@ -367,7 +368,6 @@ async def test_many_chains_that_are_alike_become_one(sqlite_visitor: Visitor, sq
     await expect(node(page, "store")).to_contain_text("× 150")
 
 
-@pytest.mark.proof
 async def test_ten_thousand_jobs_in_a_row_can_be_seen(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     """Only what is in sight is in the document."""
     flow = sqlite_world.jobs.flow("row")
@@ -490,6 +490,7 @@ async def test_who_only_looks_steers_no_flow(sqlite_visitor: Visitor, sqlite_wor
     await expect(page.locator("tbody tr")).to_have_count(len(made.jobs))
 
 
+@pytest.mark.quick
 async def test_nothing_of_a_flow_is_run(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     page = await sqlite_visitor.enter()
     for text in EVIL:
@@ -507,7 +508,6 @@ async def test_nothing_of_a_flow_is_run(sqlite_visitor: Visitor, sqlite_world: W
     assert await page.evaluate("() => window.owned") is None
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, SMALL_PHONE])
 async def test_flows_are_accessible(browser: Browser, sqlite_world: World, theme: str, width: int) -> None:

@@ -30,6 +30,7 @@ async def audited(world: World, job_id: str) -> list[tuple[str, str | None]]:
 # ── Change it ──
 
 
+@pytest.mark.quick
 async def test_a_dead_letter_runs_again_with_another_payload_as_the_job_it_is(visitor: Visitor, world: World) -> None:
     job_id = await world.ended(None, "one", error="ValueError: no", payload={"n": 1}, key="k")
     page = await visitor.enter(f"job/{job_id}")
@@ -50,7 +51,6 @@ async def test_a_dead_letter_runs_again_with_another_payload_as_the_job_it_is(vi
     assert len((await world.jobs.list()).items) == 2  # it, and the one that every world has
 
 
-@pytest.mark.proof
 async def test_a_job_that_has_run_again_meanwhile_is_not_overwritten(visitor: Visitor, world: World) -> None:
     job_id = await world.ended(None, "one", error="ValueError: no", payload={"n": 1})
     page = await visitor.enter(f"job/{job_id}")
@@ -71,7 +71,6 @@ async def test_a_job_that_has_run_again_meanwhile_is_not_overwritten(visitor: Vi
     visitor.complaints.clear()
 
 
-@pytest.mark.proof
 async def test_a_job_is_run_now_cloned_and_steered_by_keys(visitor: Visitor, world: World) -> None:
     job_id = await world.enqueue(None, topic="one", payload={"n": 1}, delay=3600, tags=["a"])
     page = await visitor.enter(f"job/{job_id}")
@@ -104,7 +103,6 @@ async def test_a_job_is_run_now_cloned_and_steered_by_keys(visitor: Visitor, wor
     assert (new.topic, new.payload) == ("one", {"n": 2})
 
 
-@pytest.mark.proof
 async def test_a_running_job_is_watched_and_asked_to_stop(visitor: Visitor, world: World) -> None:
     job_id = await world.enqueue(None, topic="one")
     store = await world.store()
@@ -127,7 +125,6 @@ async def test_a_running_job_is_watched_and_asked_to_stop(visitor: Visitor, worl
 # ── What is hidden ──
 
 
-@pytest.mark.proof
 async def test_what_is_hidden_is_revealed_to_who_says_why_and_never_sent_back(visitor: Visitor, world: World) -> None:
     await world.change_settings(redact=["password"])
     payload = {"password": SECRET, "n": 1}
@@ -162,7 +159,6 @@ async def test_what_is_hidden_is_revealed_to_who_says_why_and_never_sent_back(vi
     assert "hunter" not in await page.content()
 
 
-@pytest.mark.proof
 async def test_who_only_looks_is_not_offered_to_reveal_and_would_be_refused(visitor: Visitor, world: World) -> None:
     await world.change_settings(redact=["password"])
     job_id = await world.ended(None, "one", error="no", payload={"password": SECRET})
@@ -185,7 +181,6 @@ async def test_who_only_looks_is_not_offered_to_reveal_and_would_be_refused(visi
 # ── Take it along ──
 
 
-@pytest.mark.proof
 async def test_a_job_is_copied_as_json_and_as_code(browser: Browser, sqlite_world: World) -> None:
     large = 9_223_372_036_854_775_807
     job_id = await sqlite_world.ended(None, "one", error="no", payload={"n": large, "s": "it's `${x}`"}, key="k")
@@ -210,7 +205,6 @@ async def test_a_job_is_copied_as_json_and_as_code(browser: Browser, sqlite_worl
 # ── Meanwhile ──
 
 
-@pytest.mark.proof
 async def test_a_job_that_somebody_else_deletes_says_so_and_stays_in_sight(visitor: Visitor, world: World) -> None:
     job_id = await world.ended(None, "one", error="ValueError: no", payload={"n": 1})
     page = await visitor.enter(f"job/{job_id}")
@@ -224,7 +218,6 @@ async def test_a_job_that_somebody_else_deletes_says_so_and_stays_in_sight(visit
         await expect(page.locator("main").get_by_role("button", name=name, exact=True)).to_have_count(0)
 
 
-@pytest.mark.proof
 async def test_a_job_that_is_not_there_is_said_calmly(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     job_id = await sqlite_world.ended(None, "one", error="no")
     await sqlite_world.jobs.delete(job_id)
@@ -237,7 +230,6 @@ async def test_a_job_that_is_not_there_is_said_calmly(sqlite_visitor: Visitor, s
     sqlite_visitor.complaints.clear()
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("screen", ["jobs", "topics", "job"])
 async def test_what_can_not_be_loaded_again_stays_and_says_how_old_it_is(
     sqlite_visitor: Visitor, sqlite_world: World, screen: str
@@ -263,7 +255,6 @@ async def test_what_can_not_be_loaded_again_stays_and_says_how_old_it_is(
     sqlite_visitor.complaints.clear()  # that the server was in trouble
 
 
-@pytest.mark.proof
 async def test_attempts_are_runs_and_not_claims(visitor: Visitor, world: World) -> None:
     """A worker that claims ahead and gives the job back has made no attempt."""
     job_id = await world.enqueue(None, topic="ahead", max_retries=1)

@@ -12,6 +12,7 @@ from tests.ui.browser import Visitor
 LARGE = 9_223_372_036_854_775_807  # a number that JavaScript would round
 
 
+@pytest.mark.quick
 async def test_a_list_is_filtered_and_its_jobs_are_requeued_together(visitor: Visitor, world: World) -> None:
     failed = [await world.ended(None, "bills", error=f"Boom {n}", payload={"n": n}) for n in range(3)]
     await world.ended(None, "letters", error="other")
@@ -37,7 +38,6 @@ async def test_a_list_is_filtered_and_its_jobs_are_requeued_together(visitor: Vi
         assert (await world.job(job_id)).status == "pending"
 
 
-@pytest.mark.proof
 async def test_more_than_a_hundred_are_deleted_only_after_their_number_is_typed(
     sqlite_visitor: Visitor, sqlite_world: World
 ) -> None:
@@ -56,6 +56,7 @@ async def test_more_than_a_hundred_are_deleted_only_after_their_number_is_typed(
     await expect(page.get_by_text("No job matches")).to_be_visible()
 
 
+@pytest.mark.quick
 async def test_rows_are_reached_by_the_keyboard(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     ids = [await sqlite_world.enqueue(None, topic="keys", payload={"n": n}, delay=3600) for n in range(3)]
     page = await sqlite_visitor.enter("jobs?topic=keys")
@@ -83,6 +84,7 @@ async def test_rows_are_reached_by_the_keyboard(sqlite_visitor: Visitor, sqlite_
     await expect(page.get_by_role("heading", name="Keyboard")).to_be_visible()
 
 
+@pytest.mark.quick
 async def test_what_happens_is_shown_without_asking(visitor: Visitor, world: World) -> None:
     first = await world.enqueue(None, topic="live", delay=3600)
     page = await visitor.enter("jobs?topic=live")
@@ -95,6 +97,7 @@ async def test_what_happens_is_shown_without_asking(visitor: Visitor, world: Wor
     await expect(page.locator("tbody tr")).to_have_count(2)
 
 
+@pytest.mark.quick
 async def test_a_job_is_watched_edited_cancelled_requeued_and_deleted(visitor: Visitor, world: World) -> None:
     job_id = await world.enqueue(None, topic="one", payload={"n": LARGE, "f": 1.5}, delay=3600)
     page = await visitor.enter(f"job/{job_id}")
@@ -121,7 +124,6 @@ async def test_a_job_is_watched_edited_cancelled_requeued_and_deleted(visitor: V
     assert await world.find(job_id) is None
 
 
-@pytest.mark.proof
 async def test_a_new_job_is_made_from_json(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     page = await sqlite_visitor.enter("new")
     await page.get_by_role("combobox", name="Topic").fill("made.here")
@@ -134,7 +136,6 @@ async def test_a_new_job_is_made_from_json(sqlite_visitor: Visitor, sqlite_world
     assert (made.topic, made.payload, made.priority) == ("made.here", {"n": LARGE}, 150)
 
 
-@pytest.mark.proof
 async def test_jobs_are_exported(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     await sqlite_world.enqueue(None, topic="one", payload={"n": LARGE, "f": "=1+1"}, key="=cmd()")
     page = await sqlite_visitor.enter("jobs?topic=one")

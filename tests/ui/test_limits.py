@@ -71,6 +71,7 @@ async def test_limits_are_shown_live(visitor: Visitor, world: World) -> None:
     assert visitor.complaints == []
 
 
+@pytest.mark.quick
 async def test_put_and_clear(visitor: Visitor, world: World) -> None:
     page = await visitor.enter("limits")
     await page.get_by_role("button", name="Put a limit").click()

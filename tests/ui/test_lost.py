@@ -12,6 +12,7 @@ from tests.ui.browser import visiting
 PHONE = {"viewport": {"width": 390, "height": 844}}
 
 
+@pytest.mark.quick
 async def test_a_lost_server_is_told_and_found_again(browser: Browser, sqlite_world: World) -> None:
     await sqlite_world.enqueue(None, topic="kept", delay=3600)
     first = Server(sqlite_world.place.url)

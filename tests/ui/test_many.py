@@ -23,7 +23,6 @@ async def confirm(visitor: Visitor, name: str, done: str, *, reason: str = "") -
     await expect(visitor.page.get_by_role("dialog")).to_have_count(0)
 
 
-@pytest.mark.proof
 async def test_pending_jobs_are_reprioritised_rescheduled_cancelled_requeued_and_deleted(
     visitor: Visitor, world: World
 ) -> None:
@@ -88,7 +87,6 @@ async def test_pending_jobs_are_reprioritised_rescheduled_cancelled_requeued_and
     ]  # fmt: skip
 
 
-@pytest.mark.proof
 async def test_what_can_not_be_had_is_said_before_and_what_was_skipped_after(visitor: Visitor, world: World) -> None:
     dead = [await world.ended(None, "many", error="no", payload={"n": n}, key=f"k{n}") for n in range(2)]
     holder = await world.enqueue(None, topic="many", key="k0", delay=3600)
@@ -109,7 +107,6 @@ def nobody_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "LOOK", 3600.0)
 
 
-@pytest.mark.proof
 @pytest.mark.usefixtures("nobody_looks_by_itself")
 async def test_a_bulk_action_is_stopped_and_goes_on(world: World, visitor: Visitor) -> None:
     page = await visitor.enter()
@@ -129,7 +126,6 @@ async def test_a_bulk_action_is_stopped_and_goes_on(world: World, visitor: Visit
     assert statuses == ["cancelled"] * 4
 
 
-@pytest.mark.proof
 async def test_a_preview_shows_what_is_meant_page_by_page(visitor: Visitor, world: World) -> None:
     ids = [await world.ended(None, "bills", error="ValueError: no money", payload={"bill": n}) for n in range(12)]
     page = await visitor.enter("failures")

@@ -36,6 +36,7 @@ def shown_in(page: Page, name: str) -> Any:
     return page.locator("main").get_by_role("button", name=name, exact=True)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("width", [1440, pytest.param(390, marks=pytest.mark.proof)])
 async def test_a_user_watches_and_cancels_their_own_jobs_and_no_more(
     browser: Browser, world: World, width: int
@@ -88,7 +89,6 @@ async def test_a_user_watches_and_cancels_their_own_jobs_and_no_more(
         visitor.complaints.clear()  # that it was refused
 
 
-@pytest.mark.proof
 async def test_a_user_who_may_manage_requeues_and_enqueues(browser: Browser, sqlite_world: World) -> None:
     await sqlite_world.change_settings(manage_rule=OWN, enqueue_rule=OWN)
     failed = await sqlite_world.ended(A, "mail.sent", error="ValueError: no")
@@ -108,7 +108,6 @@ async def test_a_user_who_may_manage_requeues_and_enqueues(browser: Browser, sql
         assert (found.items[0].topic, found.items[0].scope_id) == ("mail.sent", A)
 
 
-@pytest.mark.proof
 async def test_a_user_for_whom_there_is_no_rule_is_told_so(browser: Browser, sqlite_world: World) -> None:
     async with shopping(browser, sqlite_world, B) as visitor:
         await expect(visitor.page.get_by_role("heading", name="You may not see any job")).to_be_visible()

@@ -162,7 +162,6 @@ async def test_a_schedule_is_created_by_the_form(sqlite_visitor: Visitor, sqlite
     assert (await sqlite_world.jobs.schedules.get("often")).when == Every(7200.0)
 
 
-@pytest.mark.proof
 async def test_a_schedule_is_run_paused_and_resumed(visitor: Visitor, world: World) -> None:
     schedule = await nightly(world)
     page = await visitor.enter(f"schedule/{schedule.id}")
@@ -192,7 +191,6 @@ async def test_a_schedule_is_run_paused_and_resumed(visitor: Visitor, world: Wor
     await expect(row(page, "nightly")).to_be_visible()
 
 
-@pytest.mark.proof
 async def test_a_schedule_is_edited_and_deleted(visitor: Visitor, world: World) -> None:
     schedule = await nightly(world, jitter=5.0, description="For the boss")
     page = await visitor.enter(f"schedule/{schedule.id}")
@@ -229,7 +227,6 @@ async def test_a_schedule_is_edited_and_deleted(visitor: Visitor, world: World) 
     visitor.complaints.clear()  # that there is none
 
 
-@pytest.mark.proof
 async def test_past_times_are_filled_in(visitor: Visitor, world: World) -> None:
     schedule = await nightly(world, when=Every(6 * 3600))
     page = await visitor.enter(f"schedule/{schedule.id}")
@@ -293,6 +290,7 @@ async def test_what_became_of_past_times_is_seen_at_a_glance(sqlite_visitor: Vis
     await expect(history.get_by_role("button", name="Older")).to_have_count(0)
 
 
+@pytest.mark.quick
 async def test_what_code_declares_is_changed_there(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     @sqlite_world.jobs.task("report", schedule=Cron("0 9 * * *", "Asia/Taipei"))
     async def report() -> None: ...
@@ -351,7 +349,6 @@ async def test_a_token_may_have_the_scope_of_schedules(sqlite_visitor: Visitor, 
     await expect(page.get_by_role("row").filter(has_text="planner").get_by_text("schedules")).to_be_visible()
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, PHONE])
 async def test_schedules_are_accessible(browser: Browser, sqlite_world: World, theme: str, width: int) -> None:

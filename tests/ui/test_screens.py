@@ -165,11 +165,11 @@ async def is_clean(page: Page) -> bool:
     )
 
 
+@pytest.mark.quick
 async def test_nothing_that_is_shown_is_run(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     await look_at_everything(sqlite_visitor, await furnish(sqlite_world), axe=False)
 
 
-@pytest.mark.proof
 async def test_nothing_that_a_dialog_a_note_or_a_suggestion_shows_is_run(
     sqlite_visitor: Visitor, sqlite_world: World
 ) -> None:
@@ -218,7 +218,6 @@ async def test_nothing_that_a_dialog_a_note_or_a_suggestion_shows_is_run(
     assert await is_clean(page)
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, PHONE])
 async def test_every_screen_is_accessible(browser: Browser, sqlite_world: World, theme: str, width: int) -> None:
@@ -229,6 +228,7 @@ async def test_every_screen_is_accessible(browser: Browser, sqlite_world: World,
             await look_at_everything(visitor, jobs, axe=True)
 
 
+@pytest.mark.quick
 async def test_the_screens_that_are_looked_at_most_are_accessible(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     await sqlite_world.ended(None, "mail", error="no")
     await sqlite_visitor.page.goto(f"{sqlite_visitor.url}/_/")
@@ -241,6 +241,7 @@ async def test_the_screens_that_are_looked_at_most_are_accessible(sqlite_visitor
         assert await sqlite_visitor.violations() == [], screen
 
 
+@pytest.mark.quick
 async def test_who_only_looks_is_offered_nothing_else(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     job_id = await sqlite_world.ended(None, "mail", error="no")
     page = await sqlite_visitor.enter(email=GUEST)
@@ -252,6 +253,7 @@ async def test_who_only_looks_is_offered_nothing_else(sqlite_visitor: Visitor, s
             await expect(page.locator("main").get_by_role("button", name=name, exact=True)).to_have_count(0)
 
 
+@pytest.mark.quick
 async def test_the_first_superuser_comes_by_the_link(browser: Browser, sqlite_place: Place) -> None:
     async with Jobs(sqlite_place.url) as jobs:
         link = await superusers.first_link(await jobs._store())
@@ -282,7 +284,6 @@ async def test_the_first_superuser_comes_by_the_link(browser: Browser, sqlite_pl
             await expect(page.get_by_text("No jobs yet")).to_be_visible()
 
 
-@pytest.mark.proof
 async def test_a_link_that_brings_its_account_along_works_again(browser: Browser, sqlite_place: Place) -> None:
     """The demo's: its password stands nowhere else."""
     async with Jobs(sqlite_place.url) as jobs:
@@ -307,7 +308,6 @@ async def test_a_link_that_brings_its_account_along_works_again(browser: Browser
                 link = None
 
 
-@pytest.mark.proof
 async def test_topics_are_paused_and_go_on(visitor: Visitor, world: World) -> None:
     await world.enqueue(None, topic="a/b.c", delay=3600)
     page = await visitor.enter("topics")
@@ -321,7 +321,6 @@ async def test_topics_are_paused_and_go_on(visitor: Visitor, world: World) -> No
     assert await (await world.store()).paused() == []
 
 
-@pytest.mark.proof
 async def test_failures_that_are_alike_are_requeued_together(visitor: Visitor, world: World) -> None:
     for n in range(3):
         await world.ended(None, "bills", error=f"ValueError: {n}")
@@ -336,7 +335,6 @@ async def test_failures_that_are_alike_are_requeued_together(visitor: Visitor, w
     await expect(page.get_by_text("3 of 3")).to_be_visible()
 
 
-@pytest.mark.proof
 async def test_tokens_rules_and_settings_are_changed(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     page = await sqlite_visitor.enter("access")
     rule = page.get_by_label("Who may see jobs?")
@@ -374,7 +372,6 @@ async def test_tokens_rules_and_settings_are_changed(sqlite_visitor: Visitor, sq
     assert (settings["manage_rule"], settings["enqueue_rule"]) == ("", "")
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_dialogs_menus_and_notes_are_accessible(browser: Browser, sqlite_world: World, theme: str) -> None:
     await sqlite_world.change_settings(redact=["password"])

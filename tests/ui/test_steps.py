@@ -36,6 +36,7 @@ async def said(world: World, run: Job, *marks: tuple[str, str, dict[str, Any]]) 
     await store.checkpoint([mark(run, name, state, **more) for name, state, more in marks])
 
 
+@pytest.mark.quick
 async def test_steps_move_while_the_job_runs(visitor: Visitor, world: World) -> None:
     run = await begun(world)
     page = visitor.page
@@ -103,7 +104,6 @@ async def test_a_job_starts_again_from_a_step_after_a_look_at_what_is_dropped(vi
     await expect(page.get_by_text("dropped steps: embed, embed#2").first).to_be_visible()
 
 
-@pytest.mark.proof
 async def test_a_job_starts_again_from_the_start_and_not_if_it_has_run_meanwhile(
     visitor: Visitor, world: World
 ) -> None:

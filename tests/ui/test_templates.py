@@ -64,6 +64,7 @@ async def fill_order(page: Page, code: str = "AB") -> None:
     await page.get_by_label("mode").select_option("fast")
 
 
+@pytest.mark.quick
 async def test_a_form_is_made_from_the_schema(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     await sqlite_world.jobs.templates.create({"topic": "orders", "version": 1, "schema": ORDER})
     page = await sqlite_visitor.enter("new?topic=orders")
@@ -258,7 +259,6 @@ async def test_a_version_that_no_live_worker_has_is_marked(sqlite_visitor: Visit
     await expect(page.get_by_role("link", name="Jobs").last).to_have_attribute("href", "#/jobs?topic=mail%2Fslow")
 
 
-@pytest.mark.proof
 async def test_a_template_is_disabled_with_a_reason(visitor: Visitor, world: World) -> None:
     await world.jobs.templates.create({"topic": "orders", "version": 1})
     page = await visitor.enter("templates")
@@ -285,7 +285,6 @@ async def test_a_template_is_disabled_with_a_reason(visitor: Visitor, world: Wor
     assert (await world.jobs.templates.get("orders", 1)).enabled
 
 
-@pytest.mark.proof
 async def test_templates_are_written_compared_and_changed(sqlite_visitor: Visitor, sqlite_world: World) -> None:
     await sqlite_world.jobs.templates.create({"topic": "orders", "version": 1, "schema": ORDER, "retry": [30, 120]})
     page = await sqlite_visitor.enter("templates")
@@ -323,7 +322,6 @@ async def test_templates_are_written_compared_and_changed(sqlite_visitor: Visito
     sqlite_visitor.complaints.clear()  # that it was refused
 
 
-@pytest.mark.proof
 async def test_a_job_says_where_it_stands_in_its_line(visitor: Visitor, world: World) -> None:
     options: dict[str, Any] = {"topic": "orders", "key": "7", "if_live": "queue"}
     ids = [await world.enqueue(None, payload={"n": n}, **options) for n in range(3)]

@@ -48,6 +48,7 @@ def timeline(page: Page, text: str) -> Any:
     return page.locator(".timeline:not(.plain) li").filter(has_text=text)
 
 
+@pytest.mark.quick
 async def test_a_waiting_job_gets_its_signal_by_a_form(visitor: Visitor, world: World) -> None:
     job_id = await made(world)
     page, dialog = visitor.page, visitor.page.get_by_role("dialog")

@@ -27,6 +27,7 @@ FOREVER = "(loop $again (br $again))"
 UNTIL_CANCELLED = "(loop $again (br_if $again (i32.eqz (call $cancelled))))"
 
 
+@pytest.mark.proof  # slow
 async def test_ten_thousand_calls_compile_once(quick: Jobs, tmp_path: Path) -> None:
     text = wat(ECHO + "(nop) (nop)")  # no other test has compiled it
     task = quick.wasm("echo", saved(tmp_path, text))

@@ -32,6 +32,7 @@ async def test_a_process_whose_threads_have_leaked_is_replaced(postgres_fleet: F
     assert "rescued" not in worker.output
 
 
+@pytest.mark.proof  # slow
 async def test_a_process_whose_event_loop_is_blocked_for_too_long_is_replaced(postgres_fleet: Fleet) -> None:
     fleet = postgres_fleet
     worker = await fleet.start(*OPTIONS)
