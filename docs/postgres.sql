@@ -3427,8 +3427,10 @@ ORDER BY s.job_id DESC;
 
 -- ════ step_places ════
 
+-- The limit, which no job reaches, makes the planner take the index for each job.
 SELECT s.* FROM unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
     SELECT job_id, name, n, position, state FROM public._jobs_steps WHERE job_id >= asked.id AND job_id <= asked.id
+    ORDER BY job_id, name, n LIMIT 100000
 ) s
 ORDER BY s.job_id, s.position, s.name, s.n;
 
@@ -3578,7 +3580,8 @@ LIMIT $1::int;
 -- What core.moves must know of waits (WaitFacts), of jobs that are locked. A statement of its own, because one that waited
 -- for the lock would not see what was written meanwhile.
 -- $2, $3: name and number of a callback; NULL: those of the signal that the job waits for, if they have no answer yet. $4: the id of a signal, or NULL.
--- $5: at most so many unread signals are counted.
+-- $5: at most so many unread signals are counted. LIMIT 1 in place of EXISTS: for an EXISTS the planner may read the whole table
+-- into a hash table.
 SELECT j.id, unread.n, known.yes, callback.n > 0, CASE WHEN NOT callback.endless THEN public._jobs_us(callback.until) END,
        undoes.yes, terms.text
 FROM unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
@@ -3589,8 +3592,8 @@ CROSS JOIN LATERAL (
         SELECT FROM public._jobs_signals s WHERE s.job_id = j.id AND s.wait IS NULL LIMIT $5::int) u
 ) unread
 CROSS JOIN LATERAL (
-    SELECT EXISTS (SELECT FROM public._jobs_signals s
-                   WHERE s.job_id = j.id AND s.signal_id = $4::text AND s.signal_id IS NOT NULL) AS yes
+    SELECT coalesce((SELECT true FROM public._jobs_signals s
+                     WHERE s.job_id = j.id AND s.signal_id = $4::text AND s.signal_id IS NOT NULL LIMIT 1), false) AS yes
 ) known
 CROSS JOIN LATERAL (
     SELECT count(*) AS n, bool_or(s.deadline IS NULL) AS endless, max(s.deadline) AS until FROM public._jobs_steps s
@@ -3600,8 +3603,8 @@ CROSS JOIN LATERAL (
                                               WHERE g.job_id = j.id AND g.signal_id = s.name || '#' || s.n))
 ) callback
 CROSS JOIN LATERAL (
-    SELECT EXISTS (SELECT FROM public._jobs_steps s
-                   WHERE s.job_id = j.id AND s.state = 'succeeded' AND s.name NOT LIKE '@%') AS yes
+    SELECT coalesce((SELECT true FROM public._jobs_steps s
+                     WHERE s.job_id = j.id AND s.state = 'succeeded' AND s.name NOT LIKE '@%' LIMIT 1), false) AS yes
 ) undoes
 LEFT JOIN LATERAL (
     SELECT s.result::text AS text FROM public._jobs_steps s
