@@ -16,6 +16,7 @@ NOT_FILLED = "its payload can't be filled in"
 _STATUS = re.compile(r"(\w+)\.status (!?=) '(\w+)'\Z")
 _NUMBER = re.compile(r"(\w+)\.result\.(\w+) (>|<=) (-?\d+)\Z")
 _PERSON = ("requeue", "release_hold")  # by these a person says that the job shall run
+_LOOK = 5_000_000  # microseconds: a look at what has ended takes no longer
 
 
 class _State(Struct, frozen=True):
@@ -81,6 +82,16 @@ class _Flows:
             for at, state in zip(self._seqs[job_id], self._states[job_id], strict=True)
         )
 
+    def crossed(self, life: Life, parent: str, step: Step) -> bool:
+        """Did a person let the child run while the parent had ended, and was the parent requeued while that was done?
+        The process that starts the child has looked at the parent without a lock."""
+        asked = [one for one in life.steps if one.move in _PERSON and one.seq < step.first]
+        steps = [one for other in self.world.by_id.get(parent, ()) for one in other.steps if one.seq < step.first]
+        revived = [one for one in steps if one.move == "requeue"]
+        if not asked or not revived or self.at(parent, asked[-1].seq).end is None:
+            return False
+        return asked[-1].tx != revived[-1].tx and asked[-1].seq < revived[-1].seq and step.at - revived[-1].at < _LOOK
+
     def is_true(self, edge: Row, seq: int) -> bool | None:
         """None: this is no condition that the checker can read."""
         names = {other["name"]: other["parent"] for other in self.edges[edge["child"]].values()}
@@ -138,6 +149,8 @@ def _ran(flows: _Flows, life: Life, edges: dict[str, Row]) -> Found:
 def _too_early(flows: _Flows, life: Life, step: Step, parent: str, edge: Row) -> Iterator[str]:
     state = flows.at(parent, step.first)
     if state.end is None:
+        if flows.crossed(life, parent, step):
+            return
         yield f"before {edge['name']} ({parent}) has ended: it is {state.status}"
         return
     decides = edge["if_failed"] != "run" and edge["condition"] is None
