@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from rowlock.core.job import NewJob
 from rowlock.core.limits import (
     BUCKETS,
+    KEPT,
     MAX_LIMITS,
     MAX_VALUE,
     SECOND,
+    Asked,
     Candidate,
     Concurrency,
-    Counted,
     Fair,
     Limit,
     Limited,
@@ -262,16 +263,18 @@ class Stored:
     def __init__(self) -> None:
         self.starts: dict[tuple[str, str, int], list[int]] = {}
 
-    def read(self, asked: Sequence[Counted], now: int) -> list[Start]:
-        return [
-            Start(rule, value, at, n)
-            for (rule, value, _), (at, n, until) in self.starts.items()
-            if (rule, value) in asked and until > now
-        ]
+    def read(self, asked: Sequence[Asked]) -> list[Start]:
+        found = []
+        for one in asked:
+            mine = [(key[2], at, n) for key, (at, n, _) in self.starts.items() if key[:2] == (one.rule, one.value)]
+            near = sorted((bucket, at, n) for bucket, at, n in mine if one.after < at <= one.before)
+            assert all(bucket > one.after for bucket, _, _ in near), "a store looks for them by the bucket"
+            found += [Start(one.rule, one.value, at, n) for _, at, n in near[-one.most :]]
+        return found
 
     def count(self, room: Room, picks: Sequence[Pick], now: int) -> None:
         for one in room.counted(picks):
-            key = (one.rule, one.value, now // one.width)
+            key = (one.rule, one.value, (now // one.width + 1) * one.width - 1)
             _, n, until = self.starts.get(key, [0, 0, 0])
             self.starts[key] = [now, n + one.n, max(until, now + one.length)]
 
@@ -332,7 +335,7 @@ def test_limits_hold_and_nothing_is_left_that_may_start(
             continue
         counted = Counter(oracle.held)
         room = Room(rules, [(topic, share, n) for (topic, share), n in counted.items()], now)
-        queues = [queue for topic in rules if (queue := _queue(room, topic, waiting, stored, now)) is not None]
+        queues = [queue for topic in rules if (queue := _queue(room, topic, waiting, stored)) is not None]
         picks = choose(room, queues, [], count)
         stored.count(room, picks, now)
         seen: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
@@ -359,11 +362,11 @@ def _share(rules: Sequence[Rule], value: str) -> str:
 
 
 def _queue(
-    room: Room, topic: str, waiting: Mapping[tuple[str, str], list[Candidate]], stored: Stored, now: int
+    room: Room, topic: str, waiting: Mapping[tuple[str, str], list[Candidate]], stored: Stored
 ) -> Ring | Row | None:
     shares = sorted((share, jobs) for (other, share), jobs in waiting.items() if other == topic and jobs)
     asked = room.unknown(topic, [share or None for share, _ in shares])
-    room.learn(asked, stored.read(asked, now))
+    room.learn(asked, stored.read(asked))
     if not shares:
         return None
     if not fields_of(room._rules[topic]):
@@ -389,7 +392,7 @@ def room_of(*limits: Limit, now: int = 0, starts: Sequence[tuple[int, int]] = ()
     rules = rules_of(T, Limited(limits), ())
     room = Room({T: rules}, [], now)
     asked = room.unknown(T, [None])
-    room.learn(asked, [Start(rule, value, at, n) for rule, value in asked for at, n in starts])
+    room.learn(asked, [Start(one.rule, one.value, at, n) for one in asked for at, n in starts])
     return room, rules
 
 
@@ -439,6 +442,26 @@ def test_topics_that_share_a_rate_may_have_different_windows_in_their_code() -> 
     assert [room.free(topic, None) for topic in rules] == [1, 1]
     [counted] = room.counted([Pick("x", None, Candidate(0, 0, "1"))])
     assert (counted.n, counted.width, counted.length) == (1, 400, 60 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("code", "put", "one", "length"),
+    [(1, None, None, KEPT), (600, 1, None, 600 * SECOND), (1, 600, 2, 600 * SECOND), (1, 2, 600, 600 * SECOND)],
+)
+def test_starts_are_kept_for_the_longest_window_that_a_clear_may_bring_back(
+    code: float, put: float | None, one: float | None, length: int
+) -> None:
+    puts = [Put(T, Rate(5, per=put, by="key"))] if put else []
+    puts += [Put(T, Rate(5, per=one, by="key"), "a")] if one else []
+    rules = {T: rules_of(T, Limited((Rate(5, per=code, by="key"),)), puts)}
+    room = Room(rules, [], 0)
+    share = _share(rules[T], "a")
+    asked = room.unknown(T, [share])
+    room.learn(asked, [])
+    [counted] = room.counted([Pick(T, share, Candidate(0, 0, "1"))])
+    held = round((one or put or code) * SECOND)
+    assert (counted.width, counted.length) == (held // BUCKETS, length)
+    assert [(each.after, each.before) for each in asked] == [(-held, held)], "a claim reads no more than it needs"
 
 
 # ── Turns ──

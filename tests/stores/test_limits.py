@@ -200,18 +200,46 @@ async def test_retries_rescues_releases_and_requeues_count_as_starts(store: Harn
 
 
 async def test_each_value_has_a_rate_of_its_own_and_starts_are_pruned(store: Harness) -> None:
-    await limit(store, "mail", Rate(2, per=10, by="scope_id"))
+    await limit(store, "mail", Rate(2, per=100, by="scope_id"))
     await store.insert(*[of(key) for key in "abc" for _ in range(5)])
     assert Counter(keys(await claim(store, 50))) == {"a": 2, "b": 2, "c": 2}
-    assert (await store.claim(limit=50)).next_start == 10.0
-    await store.advance(10)
+    assert (await store.claim(limit=50)).next_start == 100.0
+    await store.advance(100)
     assert Counter(keys(await claim(store, 50))) == {"a": 2, "b": 2, "c": 2}
-    await store.advance(10)
+    await store.advance(100)
     assert Counter(keys(await claim(store, 50))) == {"a": 1, "b": 1, "c": 1}
     assert await store.fetch("SELECT count(*) FROM _jobs_starts") == [(9,)]
     assert await store.store.tidy("prune_starts", 2) == 2
     assert await store.store.tidy("prune_starts", 1000) == 1
     assert await store.fetch("SELECT count(*) FROM _jobs_starts") == [(6,)]
+
+
+async def test_a_rate_that_changes_forgets_no_start_of_its_window(store: Harness) -> None:
+    async def most(seconds: int) -> int:
+        """Start what may start in a time, and return how many jobs did."""
+        started = 0
+        for _ in range(seconds * 2):
+            started += len(await claim(store, 50))
+            await store.advance(0.5)
+        return started
+
+    put = Put("mail", Rate(5, per=1))
+    await limit(store, "mail", Rate(5, per=6))
+    await store.insert(*[job() for _ in range(100)])
+    assert await most(1) == 5
+    await limit(store, "mail", Rate(5, per=6), puts=[put])
+    assert await most(4) == 20
+    await store.store.write_records([Write(PUT, put.id, None)])
+    claimed = await store.claim(limit=50)
+    assert (claimed.jobs, claimed.next_start) == ([], 5.0), "the last five count, 1 s ago"
+    assert await most(5) == 0
+    assert await most(1) == 5
+    await limit(store, "mail", Rate(5, per=6), puts=[put])
+    assert await most(10) == 50
+    await limit(store, "mail", Rate(5, per=6), puts=[Put("mail", Rate(5, per=20))])
+    claimed = await store.claim(limit=50)
+    assert claimed.jobs == [], "a window longer than any before"
+    assert claimed.next_start == 19.0
 
 
 async def test_a_start_counts_even_if_its_job_is_large(store: Harness) -> None:

@@ -294,7 +294,7 @@ def _used_by(rule: Rule, topics: Sequence[str], usage: Usage) -> list[UsedBy]:
         return found
     values = Counter[str]()
     for start in usage.starts:
-        if start.rule == rule.id:
+        if start.rule == rule.id and start.at > usage.stored.now - _window(rule.of(start.value)):
             values[start.value] += start.n
     for value, _ in values.most_common(_VALUES):
         limit = rule.of(value)
@@ -305,6 +305,11 @@ def _used_by(rule: Rule, topics: Sequence[str], usage: Usage) -> list[UsedBy]:
         at = None if free_at is None else moment(free_at)
         found.append(UsedBy(value=value, used=used, max=limit.max, free_at=at))
     return found
+
+
+def _window(limit: Limit) -> int:
+    """Starts are stored for longer than that."""
+    return limit.windows[0][0] if isinstance(limit, Rate) else 0
 
 
 async def hindrances(store: Store, job: Job) -> list[tuple[str, str]]:

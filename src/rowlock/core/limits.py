@@ -27,10 +27,12 @@ SHORTEST, LONGEST = 0.01, 31 * 86_400.0  # seconds of a rate's window
 MAX_WEIGHT = 1000
 MAX_WEIGHTS = 1000
 MAX_LIMITS = 10  # of one topic
+KEPT = 60_000_000  # microseconds for which a start is remembered at least: the window may be made longer
 BUCKETS = 1000  # starts are counted by so many parts of a window: more would make a claim read all of them
 MAX_VALUE = 200  # characters of a value; a longer one is kept as its digest
 OWN_FIELDS = ("scope_id", "scope", "key")  # of a job; any other name is a field of its payload
 SECOND = 1_000_000
+_MORE = 100  # parts of a window that a claim reads above its limit
 LIMITED, PUT = "limited", "limit"  # kinds of records: a topic that has limits; a limit that an operator has put
 
 
@@ -197,13 +199,15 @@ class Limited(Struct, frozen=True):
 
 class Rule(Struct, frozen=True):
     """A limit as it holds for a topic. `id`: what it counts by; the same for all topics that share it. `values`: what
-    holds for certain values instead. `source`: code, or put at run time."""
+    holds for certain values instead. `code`: the limit in the code that it takes the place of. `source`: code, or put
+    at run time."""
 
     id: str
     name: str
     limit: Limit
     values: dict[str, Limit] = {}
     source: str = "code"
+    code: Limit | None = None
 
     def of(self, value: str) -> Limit:
         return self.values.get(value, self.limit)
@@ -220,7 +224,8 @@ def rules_of(topic: str, limited: Limited, puts: Iterable[Put]) -> tuple[Rule, .
     for put in mine:
         if put.value is None:
             id_ = _rule_id(put.name, put.limit)
-            found[id_] = Rule(id_, put.name, put.limit, source="put")
+            code = found[id_].limit if id_ in found else None
+            found[id_] = Rule(id_, put.name, put.limit, source="put", code=code)
     for put in mine:
         rule = found.get(_rule_id(put.name, put.limit))
         if put.value is not None and rule is not None:
@@ -299,6 +304,16 @@ class Pick(NamedTuple):
 Counted = tuple[str, str]  # the id of a rule, and a value
 
 
+class Asked(NamedTuple):
+    """Starts that must be known: of a rule and value, from `after` to `before`, the newest `most` parts of a window."""
+
+    rule: str
+    value: str
+    after: int
+    before: int
+    most: int
+
+
 class Start(NamedTuple):
     """Jobs that have started: `n` of them, the last one at `at`."""
 
@@ -334,16 +349,23 @@ class Room:
                 if isinstance(rule.limit, Concurrency):
                     self._held[rule.id, value_in(share, rule.limit.by)] += count
 
-    def unknown(self, topic: str, shares: Iterable[str | None], *, fields: bool = True) -> list[Counted]:
-        """Return the rates and values whose starts must be known before `free` is asked."""
+    def unknown(self, topic: str, shares: Iterable[str | None], *, fields: bool = True) -> list[Asked]:
+        """Return which starts must be known before `free` is asked."""
         rates = [rule for rule in self._holding(topic, fields) if isinstance(rule.limit, Rate)]
         asked = {(rule.id, value_in(share, rule.limit.by)) for rule in rates for share in shares}
-        return sorted(asked - self._starts.keys())
+        return [self._asked(*counted) for counted in sorted(asked - self._starts.keys())]
 
-    def learn(self, asked: Iterable[Counted], starts: Iterable[Start]) -> None:
-        """`starts`: all of these rates and values, as far back as their windows reach."""
-        for counted in asked:
-            self._starts[counted] = []
+    def _asked(self, rule_id: str, value: str) -> Asked:
+        windows = [window for limit in self._same(rule_id, value) for window in limit.windows]
+        longest = max(length for length, _ in windows)
+        # The newest starts decide. Parts of different widths may be stored in another order than they ended: some more.
+        most = max(most for _, most in windows) + _MORE
+        return Asked(rule_id, value, self._now - longest, self._now + longest, most)
+
+    def learn(self, asked: Iterable[Asked | Counted], starts: Iterable[Start]) -> None:
+        """`starts`: what is stored of them."""
+        for rule, value, *_ in asked:
+            self._starts[rule, value] = []
         for start in starts:
             self._starts[start.rule, start.value].append((start.at, start.n))
 
@@ -422,14 +444,18 @@ class Room:
                     numbers[rule.id, value_in(share, rule.limit.by)] += 1
         found = []
         for (rule_id, value), n in sorted(numbers.items()):
-            lengths = self._lengths(rule_id, value)
-            found.append(Counting(rule_id, value, n, max(1, min(lengths) // BUCKETS), max(lengths)))
+            shortest = min(length for limit in self._same(rule_id, value) for length, _ in limit.windows)
+            # What was put may be cleared: then the limit behind it counts the starts of its own window.
+            longest = max(limit.windows[0][0] for limit in self._same(rule_id, value, hidden=True))
+            found.append(Counting(rule_id, value, n, max(1, shortest // BUCKETS), max(KEPT, longest)))
         return found
 
-    def _lengths(self, rule_id: str, value: str) -> list[int]:
-        """Return the lengths of all windows of a rate. Topics that share it may have different ones in their code."""
-        same = [rule.of(value) for rules in self._rules.values() for rule in rules if rule.id == rule_id]
-        return [length for limit in same if isinstance(limit, Rate) for length, _ in limit.windows]
+    def _same(self, rule_id: str, value: str, *, hidden: bool = False) -> list[Rate]:
+        """Return the rates that hold for a value. Topics that share one may have different ones in their code.
+        `hidden`: also those that another one takes the place of."""
+        same = [rule for rules in self._rules.values() for rule in rules if rule.id == rule_id]
+        limits = [limit for rule in same for limit in (rule.of(value), *([rule.limit, rule.code] if hidden else []))]
+        return [limit for limit in limits if isinstance(limit, Rate)]
 
 
 def _over_at(counted: list[tuple[int, int]], most: int) -> int:

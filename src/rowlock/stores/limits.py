@@ -17,8 +17,8 @@ from msgspec import Struct, structs
 from rowlock.core.job import Job, Lane
 from rowlock.core.limits import (
     SECOND,
+    Asked,
     Candidate,
-    Counted,
     Counting,
     Fair,
     Limited,
@@ -69,9 +69,9 @@ class ReadHeld(Struct, frozen=True):
 
 
 class ReadStarts(Struct, frozen=True):
-    """→ Start: what is stored of the starts of these rates and values."""
+    """→ Start: what is stored of them."""
 
-    asked: Sequence[Counted]
+    asked: Sequence[Asked]
 
 
 class ReadRow(Struct, frozen=True):

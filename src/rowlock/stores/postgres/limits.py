@@ -45,8 +45,8 @@ async def claim_limited(connection: Any, sql: Statements, clock: Clock, claim: C
             case ReadHeld(topics):
                 return [tuple(row) for row in await connection.fetch(sql.limits_held, topics)]
             case ReadStarts(asked):
-                both = [rule for rule, _ in asked], [value for _, value in asked]
-                return [Start(*row) for row in await connection.fetch(sql.limits_starts, *both)]
+                columns = [list(column) for column in zip(*asked, strict=True)]
+                return [Start(*row) for row in await connection.fetch(sql.limits_starts, *columns)]
             case ReadRow(lane, most):
                 found = await connection.fetch(sql.limits_row, lane.topic, lane.template_version, most)
                 return [Candidate(*row) for row in found]

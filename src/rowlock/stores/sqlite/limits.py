@@ -47,7 +47,7 @@ def _answer(conn: Connection, now: int, claim: Claim, ask: Ask) -> Any:
         case ReadHeld(topics):
             return conn.execute(sql("limits_held"), (json_text(topics),)).fetchall()
         case ReadStarts(asked):
-            found = [row for one in asked for row in conn.execute(sql("limits_starts"), (*one, now)).fetchall()]
+            found = [row for one in asked for row in conn.execute(sql("limits_starts"), one).fetchall()]
             return [Start(*row) for row in found]
         case ReadRow(lane, most):
             return _candidates(conn, now, [lane], most)

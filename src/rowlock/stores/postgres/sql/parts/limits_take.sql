@@ -1,5 +1,5 @@
 -- Claims these jobs ($3) of limited topics, if nothing was claimed since the claim was decided ($1: the epoch of then). $2: whose
--- turn it was last. $4–$6: worker, lease, start mark. $7: not after this time. $8: starts of rates, as JSON. $9: a job is only taken if
+-- turn it was last. $4–$6: worker, lease, start mark. $7: not after this time. $8: starts of rates, as JSON; their `bucket` is the end of the part of a window. $9: a job is only taken if
 -- it still has this share; the empty text: none; NULL: any.
 WITH
 turn AS MATERIALIZED (
@@ -32,7 +32,7 @@ claimed AS (
 ),
 counted AS (
     INSERT INTO {schema}._jobs_starts AS k (rule, value, bucket, n, at, until)
-    SELECT s.rule, s.value, {schema}._jobs_us(now) / s.width, s.n, now, now + s.length * interval '1 microsecond'
+    SELECT s.rule, s.value, ({schema}._jobs_us(now) / s.width + 1) * s.width - 1, s.n, now, now + s.length * interval '1 microsecond'
     FROM claim_clock, json_to_recordset($8::text::json) AS s (rule text, value text, n int, width bigint, length bigint)
     ON CONFLICT (rule, value, bucket) DO UPDATE SET n = k.n + excluded.n, at = greatest(k.at, excluded.at),
         until = greatest(k.until, excluded.until)
