@@ -68,8 +68,8 @@ def _without_a_bound(window: Window, created: int, run_at: int, now: int) -> int
     return now + span(window.seconds)
 
 
-def _never_a_repeat(debounce: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda conn, now, job, repeat: debounce(conn, now, job, False)
+def _never_a_repeat(insert: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda conn, now, jobs, repeat: insert(conn, now, jobs, False)
 
 
 _LOCK = "pg_advisory_xact_lock(('x' || left(line, 16))::bit(64)::bigint)"
@@ -154,7 +154,7 @@ LINES: tuple[Defence, ...] = (
     ),
     Defence(
         "debounce: a repeat replaces nothing", "sqlite",
-        wrapped(rowlock.stores.sqlite.insert, "_debounce", _never_a_repeat), red.repeated,
+        wrapped(rowlock.stores.sqlite.insert, "_insert_in_windows", _never_a_repeat), red.repeated,
     ),
     Defence(
         "throttle: the note", "postgres",

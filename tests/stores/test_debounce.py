@@ -164,7 +164,7 @@ async def test_requeue_beside_a_newer_job(store: Harness) -> None:
     assert (await verify(store.store, limit=1000, seconds=10)).findings == []
 
 
-async def test_a_batch_counts_as_one_after_the_other(store: Harness) -> None:
+async def test_a_batch_counts_as_one_enqueue_of_each_key(store: Harness) -> None:
     new = [debounced(key, n) for n, key in enumerate("abacab")]
     told = await store.store.insert([*new, job()])
     a, b, c = new[0].id, new[1].id, new[3].id
@@ -172,6 +172,14 @@ async def test_a_batch_counts_as_one_after_the_other(store: Harness) -> None:
     assert [one.existing for one in told] == [False, False, True, False, True, True, False]
     assert [await payload(store, one) for one in (a, b, c)] == [4, 5, 3]
     assert {one.status for one in told} == {Status.PENDING}
+
+    async def replaced(job_id: str) -> int:
+        return sum(one["event"] == "debounced" for one in (await store.row(job_id)).history)
+
+    assert [await replaced(one) for one in (a, b, c)] == [0, 0, 0]
+    await store.store.insert([debounced(key, n) for n, key in enumerate("aab")])
+    assert [await replaced(one) for one in (a, b, c)] == [1, 1, 0]
+    assert [await payload(store, one) for one in (a, b, c)] == [1, 2, 3]
 
 
 async def test_a_repeat_is_answered_by_its_own_job(store: Harness) -> None:

@@ -19,6 +19,7 @@ from rowlock.stores.base import Enqueued
 from rowlock.stores.driver_neutral import Queries, Query
 from rowlock.stores.postgres import windows
 from rowlock.stores.postgres.statements import Statements, statements_on_conn
+from rowlock.stores.windows import by_line, existing
 
 ATTEMPTS = 8  # at a key that comes and goes
 LARGEST = 16 << 20  # bytes of jobs in one statement; PostgreSQL takes a value of 1 GB at most
@@ -96,7 +97,7 @@ def _insert_in_windows(texts: Statements, jobs: Sequence[NewJob], repeat: bool) 
     answers |= dict(zip(rest, new, strict=True))
     yield from windows.write_throttles(texts, jobs, answers)
     # One that came later in the batch than the job that was made.
-    answers |= {n: windows.existing(answers[first]) for n, first in throttled.behind.items()}
+    answers |= {n: existing(answers[first]) for n, first in throttled.behind.items()}
     answers |= yield from _debounce(texts, jobs, repeat)
     return [answers[n] for n in range(len(jobs))]
 
@@ -117,7 +118,7 @@ def _debounce(texts: Statements, jobs: Sequence[NewJob], repeat: bool) -> Querie
     if repeat and todo:  # a job that is there is not replaced by itself
         answers |= yield from _existing_jobs(texts, [_Asked(jobs[n].id, n) for n in todo])
     for _ in range(ATTEMPTS):
-        groups = windows.by_line(jobs, [n for n in todo if n not in answers])
+        groups = by_line(jobs, [n for n in todo if n not in answers])
         if not groups:
             return answers
         answers |= yield from windows.replace_waiting(texts, groups)
@@ -133,8 +134,7 @@ def _debounce(texts: Statements, jobs: Sequence[NewJob], repeat: bool) -> Querie
         if taken:  # by the id; else another transaction has come first, and the next look finds its job
             new |= yield from _existing_jobs(texts, [_Asked(placed[n].id, n) for n in taken])
         for n, answer in new.items():
-            first, *rest = fresh[n].numbers
-            answers |= {first: answer} | {other: windows.existing(answer) for other in rest}
+            answers |= fresh[n].answers(answer)
     raise StoreBusy(
         f"other enqueues with debounce came first {ATTEMPTS} times: roll back your transaction and try again"
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from rowlock.core.debounce import Slot, held_by
 from rowlock.core.job import NewJob, Status
@@ -16,14 +16,11 @@ from rowlock.stores.base import Enqueued
 from rowlock.stores.driver_neutral import Queries, Query
 from rowlock.stores.postgres.rows import STATUS
 from rowlock.stores.postgres.statements import Statements
+from rowlock.stores.windows import Group
 
 _encode = msgspec.json.Encoder().encode
 _slots = msgspec.json.Decoder(list[tuple[str, str | None, int, int]]).decode
 _rows = msgspec.json.Decoder(list[tuple[int, dict[str, Any]]]).decode
-
-
-def existing(answer: Enqueued) -> Enqueued:
-    return structs.replace(answer, existing=True)
 
 
 def gone(slot: Slot) -> Enqueued:
@@ -81,21 +78,6 @@ def write_throttles(texts: Statements, jobs: Sequence[NewJob], answers: Mapping[
 
 
 # ── Debounce ──
-
-
-class Group(Struct, frozen=True):
-    """Jobs of a batch that stand in one line. `job`: the id of the first one, and the content of the last one."""
-
-    numbers: list[int]
-    job: NewJob
-
-
-def by_line(jobs: Sequence[NewJob], numbers: Sequence[int]) -> list[Group]:
-    lines: dict[str, list[int]] = {}
-    for n in numbers:
-        lines.setdefault(jobs[n].line or "", []).append(n)
-    groups = [Group(of, structs.replace(jobs[of[-1]], id=jobs[of[0]].id)) for of in lines.values()]
-    return sorted(groups, key=lambda group: group.job.line or "")
 
 
 def replace_waiting(texts: Statements, groups: Sequence[Group]) -> Queries[dict[int, Enqueued]]:

@@ -19,6 +19,7 @@ from rowlock.stores.sqlite import moves
 from rowlock.stores.sqlite.lines import advance_lines
 from rowlock.stores.sqlite.rollups import note_enqueued
 from rowlock.stores.sqlite.rows import STATUS, Times, json_text, micros, span, sql
+from rowlock.stores.windows import by_line
 
 _HOUR = int(STRAY * 1000)  # milliseconds
 PENDING, BLOCKED = Status.PENDING, Status.BLOCKED  # an attribute of an enum takes its time
@@ -32,7 +33,7 @@ def insert(conn: Connection, now: int, jobs: Sequence[NewJob], *, repeat: bool =
     conn.execute("SAVEPOINT rowlock_insert")  # a caller may go on with its transaction after OnceTaken
     try:
         if any(job.debounce or job.throttle for job in jobs):
-            answers = [_insert_in_window(conn, now, job, repeat) for job in jobs]
+            answers = _insert_in_windows(conn, now, jobs, repeat)
         else:
             answers = _place(conn, now, jobs, _insert_counted(conn, now, jobs, repeat))
     except BaseException:
@@ -60,10 +61,20 @@ def _are_plain(jobs: Sequence[NewJob]) -> bool:
     return not any([job.line or job.once or job.flow_id or job.throttle for job in jobs])  # noqa: C419
 
 
+def _insert_in_windows(conn: Connection, now: int, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
+    answers = {n: _insert_in_window(conn, now, job, repeat) for n, job in enumerate(jobs) if job.debounce is None}
+    todo = [n for n, job in enumerate(jobs) if job.debounce is not None]
+    if repeat:  # a job that is there is not replaced by itself
+        there = {n: _there(conn.cursor(), jobs[n].id) for n in todo}
+        answers |= {n: one for n, one in there.items() if one is not None}
+    for group in by_line(jobs, [n for n in todo if n not in answers]):
+        answer = _debounce(conn, now, group.job) or _insert_in_window(conn, now, group.job, repeat)
+        answers |= group.answers(answer)
+    return [answers[n] for n in range(len(jobs))]
+
+
 def _insert_in_window(conn: Connection, now: int, job: NewJob, repeat: bool) -> Enqueued:
-    """Insert a job, unless its throttle has another one answer, or it replaces the payload of an older one."""
-    if job.debounce is not None and (replaced := _debounce(conn, now, job, repeat)) is not None:
-        return replaced
+    """Insert a job, unless its throttle has another one answer."""
     throttle = job.throttle
     if throttle is not None and (slot := _slot(conn, throttle)) is not None:
         holder = held_by(slot, throttle, job.id, now)
@@ -77,10 +88,8 @@ def _insert_in_window(conn: Connection, now: int, job: NewJob, repeat: bool) -> 
     return answer
 
 
-def _debounce(conn: Connection, now: int, job: NewJob, repeat: bool) -> Enqueued | None:
+def _debounce(conn: Connection, now: int, job: NewJob) -> Enqueued | None:
     """Replace what waits in the line. None: nothing does, so the job is to be inserted."""
-    if repeat and (same := _there(conn.cursor(), job.id)) is not None:
-        return same
     rows = moves.lock_open(conn, job.line or "")
     if not rows:
         return None
