@@ -1649,16 +1649,20 @@ UNION ALL
 
 -- ════ limits_starts ════
 
--- The starts of these rates ($1) and values ($2), in their windows.
+-- The starts of these rates ($1) and values ($2) after $3 and until $4, in microseconds: the newest $5 parts of a window.
 SELECT s.rule, s.value, public._jobs_us(s.at), s.n
-FROM unnest($1::text[], $2::text[]) AS asked (rule, value)
-JOIN public._jobs_starts s ON s.rule = asked.rule AND s.value = asked.value
-WHERE s.until > (SELECT clock_timestamp());
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::int[]) AS asked (rule, value, after, before, most)
+CROSS JOIN LATERAL (
+    SELECT k.rule, k.value, k.at, k.n FROM public._jobs_starts k
+    WHERE k.rule = asked.rule AND k.value = asked.value AND k.bucket > asked.after
+      AND public._jobs_us(k.at) > asked.after AND public._jobs_us(k.at) <= asked.before
+    ORDER BY k.bucket DESC LIMIT asked.most
+) s;
 
 -- ════ limits_take ════
 
 -- Claims these jobs ($3) of limited topics, if nothing was claimed since the claim was decided ($1: the epoch of then). $2: whose
--- turn it was last. $4–$6: worker, lease, start mark. $7: not after this time. $8: starts of rates, as JSON. $9: a job is only taken if
+-- turn it was last. $4–$6: worker, lease, start mark. $7: not after this time. $8: starts of rates, as JSON; their `bucket` is the end of the part of a window. $9: a job is only taken if
 -- it still has this share; the empty text: none; NULL: any.
 WITH
 turn AS MATERIALIZED (
@@ -1691,7 +1695,7 @@ claimed AS (
 ),
 counted AS (
     INSERT INTO public._jobs_starts AS k (rule, value, bucket, n, at, until)
-    SELECT s.rule, s.value, public._jobs_us(now) / s.width, s.n, now, now + s.length * interval '1 microsecond'
+    SELECT s.rule, s.value, (public._jobs_us(now) / s.width + 1) * s.width - 1, s.n, now, now + s.length * interval '1 microsecond'
     FROM claim_clock, json_to_recordset($8::text::json) AS s (rule text, value text, n int, width bigint, length bigint)
     ON CONFLICT (rule, value, bucket) DO UPDATE SET n = k.n + excluded.n, at = greatest(k.at, excluded.at),
         until = greatest(k.until, excluded.until)
@@ -3763,7 +3767,7 @@ audited AS (
 )
 SELECT (SELECT count(*) FROM moved) + (SELECT count(*) FROM gone) + (SELECT count(*) FROM gone_archived);
 
--- ════ functions, revision 6 ════
+-- ════ functions, revision 7 ════
 
 -- For clients without rowlock's library: any language that speaks SQL can enqueue and work by these functions (docs/sql.md).
 -- They run with the rights of their caller. Claim, settle and complete are the store's own: functions.py puts them in.
@@ -4181,12 +4185,18 @@ BEGIN
         UNION
         SELECT l->>'by' FROM code WHERE l->>'kind' <> 'fair' OR NOT EXISTS (SELECT FROM put WHERE l->>'kind' = 'fair')
     ),
+    spelled AS (  -- payload.tenant is tenant; a field of the payload with a name of ours keeps the prefix
+        SELECT DISTINCT regexp_replace(name, '^payload[.](?!(?:key|scope|scope_id)$)([^.]+)$', '\1') AS name
+        FROM fields WHERE name IS NOT NULL
+    ),
     known AS (
         SELECT name, CASE WHEN name IN ('key', 'scope', 'scope_id')
                           THEN json_build_object('key', key, 'scope', scope, 'scope_id', scope_id)->name
-                          ELSE coalesce(payload, '{}') #> string_to_array(regexp_replace(name, '^payload[.]', ''), '.')
+                          WHEN name LIKE 'payload.%'
+                          THEN coalesce(payload, '{}') #> string_to_array(substr(name, 9), '.')
+                          ELSE coalesce(payload, '{}')->name
                      END AS value
-        FROM fields WHERE name IS NOT NULL
+        FROM spelled
     ),
     texts AS (
         SELECT name, coalesce(value #>> '{}', '') AS said,

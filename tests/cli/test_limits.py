@@ -91,7 +91,7 @@ def test_a_list_fits_a_terminal(shell: Shell) -> None:
     ("limit", "text"),
     [
         (Concurrency(1000), "1,000 at once"),
-        (Concurrency(2, by="payload.tenant"), "2 at once by payload.tenant"),
+        (Concurrency(2, by="payload.tenant"), "2 at once by tenant"),
         (Rate(5, per=0.5), "5 in 0.5 s"),
         (Rate(5, per=60, burst=2, by="key"), "5 in 60 s, 2 at once by key"),
         (Fair("scope"), "turns by scope"),

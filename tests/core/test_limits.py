@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import convert, to_builtins
 
 from rowlock.core.job import NewJob
 from rowlock.core.limits import (
@@ -172,6 +173,16 @@ def test_the_share_of_a_job() -> None:
     assert share == ('{"key":"k","payload.doc.id":"3","payload.scope":"of the payload","payload.text.x":"","scope":""}')
     assert [value_in(share, by) for by in ("payload.doc.id", "scope", "nope", None)] == ["3", "", "", ""]
     assert value_in(None, "key") == ""
+
+
+def test_a_field_of_the_payload_has_one_spelling() -> None:
+    for make in (lambda by: Concurrency(1, by=by), lambda by: Rate(1, per=1, by=by), Fair):
+        assert make("payload.tenant") == make("tenant")
+        stored = to_builtins(make("tenant")) | {"by": "payload.tenant"}
+        assert convert({"name": T, "limit": stored}, Put).id == Put(T, make("tenant")).id
+        for kept in ("payload.scope_id", "payload.scope", "payload.key", "payload.a.b", "scope_id", "payload", "a.b"):
+            assert make(kept).by == kept
+    assert value_in('{"payload.tenant":"a"}', "tenant") == "a", "a job of an older release"
 
 
 # ── Which limits hold ──

@@ -11,8 +11,10 @@ from rowlock import Concurrency, Every, Fair, Rate
 from rowlock.client.limits import Limits
 from rowlock.context import Context
 from rowlock.core.job import Lane
+from rowlock.core.limits import PUT
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Claim
+from rowlock.stores.records import Write
 from tests.waiting import PATIENCE, until
 
 
@@ -159,6 +161,27 @@ async def test_the_newest_fair_share_holds_whatever_it_is_by(jobs: Jobs) -> None
     await jobs.limits.put("mail", Fair("key"))
     assert [one.limit for one in await jobs.limits.get("mail")] == [Fair("key")]
     assert await jobs.limits.clear("mail") == 1
+
+
+async def test_one_field_in_two_spellings_is_one_limit(jobs: Jobs) -> None:
+    async def by_tenant(tenant: str = "") -> None: ...
+
+    jobs.register("limited", by_tenant, limits=[Concurrency(1, by="tenant")])
+    await jobs.templates.publish()
+    store = (await jobs._stores.handle()).store
+    older = {"name": "limited", "limit": {"kind": "concurrency", "max": 7, "by": "payload.tenant"}}
+    await store.write_records([Write(PUT, '["limited","concurrency","payload.tenant",null]', older)])
+    [info] = await jobs.limits.list()
+    assert (info.limit, info.source) == (Concurrency(7, by="tenant"), "put")
+    await jobs.limits.put("limited", Concurrency(50, by="payload.tenant"))
+    [info] = await jobs.limits.list()
+    assert info.limit == Concurrency(50, by="tenant")
+    assert len(await store.records(PUT)) == 1
+    assert await jobs.limits.clear("limited", field="payload.tenant") == 1
+    await store.write_records([Write(PUT, '["limited","concurrency","payload.tenant",null]', older)])
+    assert await jobs.limits.clear("limited", field="tenant") == 1
+    [info] = await jobs.limits.list()
+    assert info.source == "code"
 
 
 async def test_why_names_the_limit_also_if_no_worker_lives(jobs: Jobs) -> None:

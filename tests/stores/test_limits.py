@@ -638,7 +638,7 @@ async def test_sql_workers_are_told_that_a_topic_has_limits(store: Harness) -> N
     [
         ([Concurrency(1, by="scope_id"), Rate(2, per=9, by="key"), Rate(2, per=9)], []),
         ([Concurrency(1, by="scope", name="smtp")], [Rate(2, per=9, by="payload.a.b"), Concurrency(9)]),
-        ([Fair("scope")], [Fair("a", {"x": 2})]),
+        ([Fair("scope")], [Fair("payload.a", {"x": 2})]),
         ([Rate(2, per=9)], []),
     ],
 )

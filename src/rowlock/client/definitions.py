@@ -236,6 +236,7 @@ class Found(Struct):
     unreadable: dict[str, dict[int | None, Unreadable]] = {}
     limited: dict[str, Limited] = {}
     puts: list[Put] = []
+    put_records: dict[str, list[str]] = {}  # the ids of their records: an older release spelled some of them otherwise
 
     def fields(self, topic: str) -> tuple[str, ...]:
         """Return the fields by which jobs of a topic are limited."""
@@ -418,5 +419,8 @@ async def read_templates(store: Store) -> Found:
             case unreadable:
                 found.unreadable.setdefault(unreadable.topic, {})[unreadable.version] = unreadable
     found.limited = {record.id: convert(record.data, Limited) for record in await store.records(LIMITED)}
-    found.puts = [convert(record.data, Put) for record in await store.records(PUT)]
+    for record in await store.records(PUT):
+        put = convert(record.data, Put)
+        found.puts.append(put)
+        found.put_records.setdefault(put.id, []).append(record.id)
     return found

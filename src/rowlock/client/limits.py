@@ -29,6 +29,7 @@ from rowlock.core.limits import (
     Room,
     Rule,
     Start,
+    check_by,
     check_limit_name,
     check_limits,
     fields_of,
@@ -126,12 +127,13 @@ class Limits:
         """Remove limits that were put at run time, so that those of the code hold again; return how many. All of this
         name, or those of a kind, by a field (the empty text: by no field), or for a value."""
         text = None if value is None else value_text(value)
+        by_field = check_by(field, "field") if field else field
 
         def is_meant(put: Put) -> bool:
             return (
                 put.name == name
                 and kind in (None, kind_of(put.limit))
-                and field in (None, put.limit.by or "")
+                and by_field in (None, put.limit.by or "")
                 and text in (None, put.value)
             )
 
@@ -161,8 +163,11 @@ class Limits:
                 puts[put.id] = put
             _check_together(found, name, list(puts.values()))
             writes = [Write(kind, record, {}, revision)]
-            writes += [Write(PUT, one.id, None) for one in gone]
-            writes += [Write(PUT, put.id, to_builtins(put))] if put is not None else []
+            old = {record for one in gone for record in found.put_records[one.id]}
+            if put is not None:
+                old |= {*found.put_records.get(put.id, ())} - {put.id}
+                writes.append(Write(PUT, put.id, to_builtins(put)))
+            writes += [Write(PUT, record, None) for record in sorted(old)]
             shared = any(name in one.names(topic) for topic, one in found.limited.items() if topic != name)
             if not shared or name in found.limited:  # else it is the name of a limit, and no topic
                 code = found.limited.get(name, Limited())

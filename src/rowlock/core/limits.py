@@ -46,7 +46,7 @@ class Concurrency(Struct, frozen=True, tag_field="kind", tag="concurrency"):
 
     def __post_init__(self) -> None:
         _check_count(self.max, "max", "to stop a topic, pause it")
-        _check_names(self.by, self.name)
+        _check_names(self)
 
 
 class Rate(Struct, frozen=True, tag_field="kind", tag="rate"):
@@ -67,7 +67,7 @@ class Rate(Struct, frozen=True, tag_field="kind", tag="rate"):
             raise InvalidInput("per", "out_of_range", problem)
         if self.burst is not None:
             check_whole(self.burst, "burst", 1, self.max)
-        _check_names(self.by, self.name)
+        _check_names(self)
 
     @property
     def windows(self) -> tuple[tuple[int, int], ...]:
@@ -85,7 +85,7 @@ class Fair(Struct, frozen=True, tag_field="kind", tag="fair"):
     weights: dict[str, int] = {}
 
     def __post_init__(self) -> None:
-        _check_names(self.by, None)
+        _check_names(self)
         weights: object = self.weights
         if not isinstance(weights, Mapping) or len(weights) > MAX_WEIGHTS:
             raise InvalidInput("weights", "bad_value", f"must be an object with at most {MAX_WEIGHTS} whole numbers")
@@ -102,18 +102,24 @@ def _check_count(value: object, field: str, instead: str) -> None:
     check_whole(value, field, 1, MAX_LIMIT)
 
 
-def _check_names(by: object, name: object) -> None:
-    if by is not None:
-        check_by(by)
-    if name is not None:
-        check_limit_name(name)
+def _check_names(limit: Limit) -> None:
+    if limit.by is not None:
+        msgspec.structs.force_setattr(limit, "by", check_by(limit.by))
+    if not isinstance(limit, Fair) and limit.name is not None:
+        check_limit_name(limit.name)
 
 
 def check_by(name: object, field: str = "by") -> str:
+    """Return the name of a field as limits know it: `tenant` for payload.tenant."""
     if not isinstance(name, str) or not name or len(name) > MAX_TEXT or any(not part for part in name.split(".")):
         problem = f"{name!r:.60} names no field: give scope_id, scope, key or a field of the payload, such as payload.a"
         raise InvalidInput(field, "bad_field", problem)
-    return codec.check_text(name, field, max_chars=MAX_TEXT)
+    return _one_spelling(codec.check_text(name, field, max_chars=MAX_TEXT))
+
+
+def _one_spelling(name: str) -> str:
+    short = name.removeprefix("payload.")
+    return name if short in OWN_FIELDS or "." in short else short
 
 
 def check_limit_name(name: object, field: str = "name") -> str:
@@ -274,8 +280,9 @@ def value_text(value: Any) -> str:
 
 @lru_cache(4096)
 def _values(share: str) -> Mapping[str, str]:
+    """Jobs of older releases may have a name as it was written, such as payload.tenant."""
     found: dict[str, str] = codec.decode(share)
-    return found
+    return {_one_spelling(name): value for name, value in found.items()}
 
 
 def value_in(share: str | None, by: str | None) -> str:

@@ -15,7 +15,7 @@ from rowlock.stores.postgres.statements import CLAIM, COMPLETE, PACKAGE, SETTLE,
 
 # Raise it with every change of the functions' code: by it a rowlock knows which of two texts is newer. A test has the
 # checksum of each revision.
-REVISION = 6
+REVISION = 7
 
 # What stands for the parameters of the parts. An array of one NULL: the whole lane is read.
 _CLAIM = dict.fromkeys(CLAIM, "NULL") | {

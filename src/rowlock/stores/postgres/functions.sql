@@ -312,12 +312,18 @@ BEGIN
         UNION
         SELECT l->>'by' FROM code WHERE l->>'kind' <> 'fair' OR NOT EXISTS (SELECT FROM put WHERE l->>'kind' = 'fair')
     ),
+    spelled AS (  -- payload.tenant is tenant; a field of the payload with a name of ours keeps the prefix
+        SELECT DISTINCT regexp_replace(name, '^payload[.](?!(?:key|scope|scope_id)$)([^.]+)$', '\1') AS name
+        FROM fields WHERE name IS NOT NULL
+    ),
     known AS (
         SELECT name, CASE WHEN name IN ('key', 'scope', 'scope_id')
                           THEN json_build_object('key', key, 'scope', scope, 'scope_id', scope_id)->name
-                          ELSE coalesce(payload, '{}') #> string_to_array(regexp_replace(name, '^payload[.]', ''), '.')
+                          WHEN name LIKE 'payload.%'
+                          THEN coalesce(payload, '{}') #> string_to_array(substr(name, 9), '.')
+                          ELSE coalesce(payload, '{}')->name
                      END AS value
-        FROM fields WHERE name IS NOT NULL
+        FROM spelled
     ),
     texts AS (
         SELECT name, coalesce(value #>> '{}', '') AS said,
