@@ -1,5 +1,6 @@
 """`rowlock limits`: see what is used, put limits at run time, clear them."""
 
+import json
 import re
 
 import pytest
@@ -21,7 +22,7 @@ def test_put_see_clear(shell: Shell) -> None:
     assert shell("limits", "put", "mail", "--max", "1", "--reason", "slow").stdout == "mail: 1 at once\n"
     told = shell.json("limits", "put", "mail", "--max", "500", "--per", "1m", "--by", "scope_id", "--burst", "10")
     assert told == {
-        "name": "mail", "value": None,
+        "name": "mail", "value": None, "also": [],
         "limit": {"kind": "rate", "max": 500, "per": 60.0, "by": "scope_id", "name": None, "burst": 10},
     }  # fmt: skip
     more = ("limits", "put", "mail", "--max", "900", "--per", "60", "--by", "scope_id", "--value", "acme")
@@ -76,6 +77,16 @@ def test_what_is_refused(shell: Shell) -> None:
         assert said in shell("limits", "put", "mail", *options, code=code).stderr, options
     assert shell("limits", "show", "mail", code=1).stderr == "rowlock: mail has no limits\n"
     assert "--kind" in shell("limits", "clear", "mail", "--kind", "speed", code=2).stderr
+
+
+def test_put_tells_of_limits_with_another_name(shell: Shell) -> None:
+    shell("migrate")
+    limits = [{"kind": "concurrency", "max": 1, "name": "smtp"}, {"kind": "concurrency", "max": 9}]
+    shell("templates", "create", "-", input=json.dumps({"topic": "mail", "limits": limits}))
+    told = ("limits", "put", "mail", "--max", "6")
+    assert shell(*told).stdout == "mail: 6 at once\nmail also has the limit smtp: 1 at once\n"
+    assert shell.json(*told)["also"] == ["smtp"]
+    assert shell("limits", "put", "smtp", "--max", "2").stdout == "smtp: 2 at once\n"
 
 
 def test_a_list_fits_a_terminal(shell: Shell) -> None:

@@ -175,10 +175,16 @@ def put(
     rowlock limits put llm.complete --fair scope_id --weight acme=3           scope_ids take turns, acme with 3 jobs
     """
     limit = _limit(most, per, burst, field, fair, weights)
-    db.run(lambda jobs: jobs.limits.put(name, limit, value=value, reason=db.reason))
+
+    async def go(jobs: Jobs) -> list[LimitInfo]:
+        await jobs.limits.put(name, limit, value=value, reason=db.reason)
+        return [one for one in await jobs.limits.get(name) if one.name != name]
+
+    others = db.run(go)
     whose = "" if value is None else f" for {field} {value}"
-    document = {"name": name, "limit": limit, "value": value}
-    db.tell(document, f"{name}{whose}: {spell(limit)}")
+    also = [f"{name} also has the limit {one.name}: {spell(one.limit)}" for one in others]
+    document = {"name": name, "limit": limit, "value": value, "also": [one.name for one in others]}
+    db.tell(document, "\n".join([f"{name}{whose}: {spell(limit)}", *also]))
 
 
 def _limit(

@@ -243,6 +243,11 @@ class Found(Struct):
         limited = self.limited.get(topic)
         return () if limited is None else fields_of(rules_of(topic, limited, self.puts))
 
+    def schema(self, topic: str) -> dict[str, Any] | None:
+        """Return the schema of the payloads of a topic, by its newest version; None: anything goes."""
+        versions = self.stored.get(topic, {})
+        return versions[max(versions)].template.schema if versions else None
+
     def check(self, topic: str, version: int) -> None:
         """Raise if this template can't be read."""
         if (one := self.unreadable.get(topic, {}).get(version)) is not None:

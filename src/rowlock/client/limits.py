@@ -18,7 +18,6 @@ from rowlock.client.why import spell_time
 from rowlock.core.codec import check_text
 from rowlock.core.job import MAX_TEXT, Job, Status
 from rowlock.core.limits import (
-    MAX_LIMITS,
     PUT,
     Concurrency,
     Fair,
@@ -31,7 +30,7 @@ from rowlock.core.limits import (
     Start,
     check_by,
     check_limit_name,
-    check_limits,
+    check_rules,
     fields_of,
     kind_of,
     rules_of,
@@ -161,7 +160,7 @@ class Limits:
             puts = {one.id: one for one in found.puts if one not in gone}
             if put is not None:
                 puts[put.id] = put
-            _check_together(found, name, list(puts.values()))
+            _check_together(found, name, list(puts.values()), put)
             writes = [Write(kind, record, {}, revision)]
             old = {record for one in gone for record in found.put_records[one.id]}
             if put is not None:
@@ -230,18 +229,14 @@ def _checked(name: str, limit: Limit, value: object) -> Put:
     return Put(checked, limit, check_text(value_text(value), "value", max_chars=MAX_TEXT))
 
 
-def _check_together(found: Found, name: str, puts: Sequence[Put]) -> None:
+def _check_together(found: Found, name: str, puts: Sequence[Put], new: Put | None) -> None:
     """Limits of one topic must fit together, also those that were put."""
     topics = {topic: one for topic, one in found.limited.items() if name in one.names(topic)}
     if not topics:  # it is no limit that topics share, so it is a topic
         topics[name] = Limited()
     for topic, limited in topics.items():
         rules = rules_of(topic, limited, puts)
-        if len(rules) > MAX_LIMITS:
-            raise InvalidInput("limit", "too_many", f"{topic} has {MAX_LIMITS} limits: clear one")
-        versions = found.stored.get(topic, {})
-        schema = versions[max(versions)].template.schema if versions else None
-        check_limits([rule.limit for rule in rules], schema, "limit")
+        check_rules(topic, rules, None if new is None else new.limit, found.schema(topic))
         for put in puts:
             if put.value is not None and put.name == name and not any(_is_of(put, rule) for rule in rules):
                 problem = (

@@ -147,6 +147,17 @@ def check_limits(limits: Sequence[Limit], schema: Mapping[str, Any] | None, fiel
     return tuple(limits)
 
 
+def check_rules(topic: str, rules: Sequence[Rule], put: Limit | None, schema: Mapping[str, Any] | None) -> None:
+    """Raise InvalidInput if the limits of a topic don't fit together, or `put` does not fit its payload."""
+    if put is not None and len(rules) > MAX_LIMITS:
+        raise InvalidInput(
+            "limit", "too_many", f"{topic} would have {len(rules)} limits, at most {MAX_LIMITS}: clear one"
+        )
+    if put is not None and put.by is not None:
+        _check_field(put.by, schema, "limit.by")
+    _check_fair([rule.limit for rule in rules], "limit.by")
+
+
 def _check_fair(limits: Iterable[Limit], field: str) -> None:
     fair = {limit.by for limit in limits if isinstance(limit, Fair)}
     others = {limit.by for limit in limits if limit.by is not None} - fair
