@@ -595,6 +595,11 @@ class SyncLimits:
         """Return jobs that workers hold now, of all topics that have a limit of this name; the newest first."""
         return self._run(lambda: self._async.holders(name, limit=limit))
 
+    def misfits(self) -> Sequence[str]:
+        """Return sentences about limits that were put and don't fit the template of their topic. They can be put before
+        the template is published."""
+        return self._run(lambda: self._async.misfits())
+
     def list(self) -> Sequence[LimitInfo]:
         """Return all limits by name, and what is used of them."""
         return self._run(lambda: self._async.list())

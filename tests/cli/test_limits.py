@@ -1,5 +1,6 @@
 """`rowlock limits`: see what is used, put limits at run time, clear them."""
 
+import asyncio
 import json
 import re
 
@@ -7,7 +8,9 @@ import pytest
 
 from rowlock import Concurrency, Fair, Rate
 from rowlock.cli.limits import spell
-from rowlock.core.limits import Limit
+from rowlock.client.check import Comparison, compare
+from rowlock.core.limits import MAX_LIMITS, Limit
+from rowlock.jobs import Jobs
 from tests.cli.conftest import Shell
 from tests.cli.test_manners import at_terminal
 
@@ -87,6 +90,41 @@ def test_put_tells_of_limits_with_another_name(shell: Shell) -> None:
     assert shell(*told).stdout == "mail: 6 at once\nmail also has the limit smtp: 1 at once\n"
     assert shell.json(*told)["also"] == ["smtp"]
     assert shell("limits", "put", "smtp", "--max", "2").stdout == "smtp: 2 at once\n"
+
+
+def test_limits_that_were_put_before_the_code(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
+    shell("migrate")
+    for n in range(MAX_LIMITS):
+        shell("limits", "put", "mail", "--max", "5", "--by", f"payload.f{n}")
+    shell("limits", "put", "bills", "--fair", "tenant")
+    assert shell("limits", "list").stderr == ""
+    app = Jobs(shell.url)
+
+    async def tenants(tenant: str = "") -> None: ...
+
+    app.register("mail", tenants, limits=[Concurrency(1)])
+    app.register("bills", tenants, fair="scope_id", limits=[Concurrency(1, by="scope_id")])
+    app.register("fine", tenants, fair="scope_id")
+    for _ in range(2):  # also if nothing has changed
+        caplog.clear()
+        asyncio.run(publish(app))
+        said = {one.getMessage() for one in caplog.records}
+        assert any("mail has no field for the concurrency limit of mail by f3, which was put" in text for text in said)
+        assert any("mail has 11 limits" in text for text in said)
+        assert any("the fair share of bills is by tenant, but a limit is by scope_id" in text for text in said)
+    listed = shell("limits", "list").stderr
+    assert listed.count("warning: mail has no field for") == MAX_LIMITS
+    assert "warning: the fair share of bills is by tenant" in listed
+
+    async def compared(jobs: Jobs) -> Comparison:
+        return await compare(await jobs._store(), app.lanes(), limit=10)
+
+    assert {(one.check, one.topic) for one in shell.do(compared).findings} == {("limit", "mail"), ("limit", "bills")}
+
+
+async def publish(app: Jobs) -> None:
+    async with app:
+        await app.templates.publish()
 
 
 def test_a_list_fits_a_terminal(shell: Shell) -> None:

@@ -24,7 +24,7 @@ def check(db: Database, app: str, limit: int) -> None:
 
     It finds payloads that the new handlers would refuse, versions and topics of jobs that no handler would run,
     published versions whose schema or steps differ, half-done jobs whose stored steps the new code does not have,
-    disabled topics, and schedules whose jobs the new handlers would refuse.
+    disabled topics, schedules whose jobs the new handlers would refuse, and limits that were put and don't fit.
 
     It only reads, within bounds. Exit code 0: it found nothing; 1: it found something.
     """

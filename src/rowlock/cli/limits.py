@@ -9,7 +9,7 @@ from rowlock.cli.completion import complete_topic
 from rowlock.cli.connect import Database, database
 from rowlock.cli.groups import Group
 from rowlock.cli.options import Span, together
-from rowlock.cli.show import how_many, is_fancy, items, moment, number, print_heading, print_table
+from rowlock.cli.show import how_many, is_fancy, items, moment, note, number, print_heading, print_table
 from rowlock.client.limits import Kind, LimitInfo, UsedBy
 from rowlock.core.job import Job
 from rowlock.core.limits import Concurrency, Fair, Limit, Rate
@@ -41,8 +41,13 @@ def list_limits(db: Database) -> None:
     """All limits, and what is used of them."""
     from rowlock.http.limits import limit_body  # the same JSON as over HTTP
 
-    found = db.run(lambda jobs: jobs.limits.list())
+    async def look(jobs: Jobs) -> tuple[Sequence[LimitInfo], Sequence[str]]:
+        return await jobs.limits.list(), await jobs.limits.misfits()
+
+    found, misfits = db.run(look)
     db.tell(items([limit_body(one) for one in found]) if db.wants_json else None, lambda: _print(found))
+    for text in misfits:
+        note(f"warning: {text}")
 
 
 @limits.command()

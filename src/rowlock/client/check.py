@@ -24,7 +24,7 @@ from rowlock.stores.queries import MAX_LIMIT, Filter
 from rowlock.stores.schedules import ScheduleFilter
 from rowlock.tasks import Task
 
-Check = Literal["payload", "version", "topic", "frozen", "disabled", "step", "schedule"]
+Check = Literal["payload", "version", "topic", "frozen", "disabled", "step", "schedule", "limit"]
 Lanes = Mapping[Lane, Task[Any, Any, Any]]
 StoredTemplates = Mapping[str, Mapping[int, Stored]]
 
@@ -64,8 +64,13 @@ async def compare(
     """Return what the tasks in `lanes` can't do with the jobs, templates and schedules that are there. Read the newest
     `limit` jobs; of running jobs, as many, and only their steps; as many schedules. `declared`: the schedules of the
     new code, whose module is `owner`. They replace the stored ones."""
-    stored = (await read_templates(store)).stored
+    there = await read_templates(store)
+    stored = there.stored
     findings = _templates(lanes, stored)
+    new = {(task.topic, task.version): task.template for task in lanes.values()}
+    for topic, texts in there.misfits(new.values()).items() if new else ():
+        version = max(version for name, version in new if name == topic)
+        findings += [Misfit("limit", topic, version, text) for text in texts]
     own = {lane.topic for lane in lanes}
     # A worker that shares no topic with the code belongs to another application.
     elsewhere = {topic for worker in await store.workers() if own.isdisjoint(worker.topics) for topic in worker.topics}

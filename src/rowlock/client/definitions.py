@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
@@ -27,7 +27,7 @@ from rowlock.core.debounce import (
 )
 from rowlock.core.ids import check_id
 from rowlock.core.job import Job, NewJob, check_topic, new_job
-from rowlock.core.limits import LIMITED, PUT, Limited, Put, fields_of, rules_of, share_of
+from rowlock.core.limits import LIMITED, PUT, Limited, Put, fields_of, misfits, rules_of, share_of
 from rowlock.core.retry import DEFAULT_RETRY, RetryPolicy
 from rowlock.core.templates import (
     Stored,
@@ -242,6 +242,21 @@ class Found(Struct):
         """Return the fields by which jobs of a topic are limited."""
         limited = self.limited.get(topic)
         return () if limited is None else fields_of(rules_of(topic, limited, self.puts))
+
+    def misfits(self, templates: Iterable[Template] = ()) -> dict[str, list[str]]:
+        """Return by topic which limits that were put don't fit. `templates`: of these topics, as if they were stored;
+        none: of all topics."""
+        newest = {topic: versions[max(versions)].template for topic, versions in self.stored.items()}
+        given = sorted(templates, key=lambda one: one.version)
+        newest |= {one.topic: one for one in given if one.version >= newest.get(one.topic, one).version}
+        topics = {one.topic for one in given} if given else self.limited.keys()
+        found = {}
+        for topic in sorted(topics):
+            template = newest.get(topic)
+            limited = self.limited.get(topic, Limited()) if template is None else Limited(template.limits)
+            schema = None if template is None else template.schema
+            found[topic] = misfits(topic, rules_of(topic, limited, self.puts), schema)
+        return {topic: texts for topic, texts in found.items() if texts}
 
     def schema(self, topic: str) -> dict[str, Any] | None:
         """Return the schema of the payloads of a topic, by its newest version; None: anything goes."""

@@ -207,6 +207,12 @@ class Limits:
         store = (await self._stores.handle()).store
         return await limit_infos(store)
 
+    async def misfits(self) -> Sequence[str]:
+        """Return sentences about limits that were put and don't fit the template of their topic. They can be put before
+        the template is published."""
+        found = (await read_templates((await self._stores.handle()).store)).misfits()
+        return [text for texts in found.values() for text in texts]
+
     # `list` is a verb from here on
 
     async def list(self) -> Sequence[LimitInfo]:

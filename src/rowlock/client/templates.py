@@ -91,6 +91,8 @@ class Templates:
                 frozen = change.before and frozen_difference(change.before, change.template)
                 if frozen:
                     raise TemplateFrozen(change.template.topic, change.template.version, frozen)
+            for texts in found.misfits(templates).values() if templates and found.puts else ():
+                log.warning("%s", "; ".join(texts))
             if not changes:
                 return []
             new = [

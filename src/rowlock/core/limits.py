@@ -158,6 +158,27 @@ def check_rules(topic: str, rules: Sequence[Rule], put: Limit | None, schema: Ma
     _check_fair([rule.limit for rule in rules], "limit.by")
 
 
+def misfits(topic: str, rules: Sequence[Rule], schema: Mapping[str, Any] | None) -> list[str]:
+    """Return what is wrong with the limits of a topic. Limits can be put before its code is known."""
+    found = []
+    for rule in rules:
+        if rule.source == "put" and rule.limit.by is not None:
+            try:
+                _check_field(rule.limit.by, schema, "by")
+            except InvalidInput:
+                what = f"the {kind_of(rule.limit)} limit of {rule.name} by {rule.limit.by}, which was put"
+                found.append(f"{topic} has no field for {what}: its jobs count as one value")
+    if len(rules) > MAX_LIMITS:
+        found.append(
+            f"{topic} has {len(rules)} limits together with those that were put, at most {MAX_LIMITS} are meant"
+        )
+    try:
+        _check_fair([rule.limit for rule in rules], "fair")
+    except InvalidInput as error:
+        found.append(f"the fair share of {topic} {error.problem}")
+    return [f"{text}. See rowlock limits show {topic}, and clear what does not fit" for text in found]
+
+
 def _check_fair(limits: Iterable[Limit], field: str) -> None:
     fair = {limit.by for limit in limits if isinstance(limit, Fair)}
     others = {limit.by for limit in limits if limit.by is not None} - fair
