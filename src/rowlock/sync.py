@@ -584,7 +584,7 @@ class SyncLimits:
         by: str | None = None,
     ) -> int:
         """Remove limits that were put at run time, so that those of the code hold again; return how many. All of this
-        name, or those of a kind, by a field (the empty text: by no field), or for a value."""
+        name, or those of a kind, by a field (the empty text: by no field), or for a value. 0: none was put."""
         return self._run(lambda: self._async.clear(name, kind=kind, field=field, value=value, reason=reason, by=by))
 
     def get(self, name: str) -> Sequence[LimitInfo]:

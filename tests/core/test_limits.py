@@ -111,6 +111,8 @@ def test_weights_are_an_object_of_bounded_size() -> None:
     refused(lambda: Fair("scope", weights=[1]), "weights", "bad_value")  # type: ignore[arg-type]
     refused(lambda: Fair("scope", weights={str(n): 1 for n in range(1001)}), "weights", "bad_value")
     refused(lambda: Fair("scope", weights={"a": 1001}), "weights.a", "out_of_range")
+    for value, code in (("a\0", "nul"), ("\ud800", "lone_surrogate"), (7, "not_text")):
+        refused(lambda value=value: Fair("scope", weights={value: 1}), "weights", code)
 
 
 SCHEMA = {
@@ -141,6 +143,8 @@ def test_limits_of_a_topic_must_fit_together() -> None:
     refused(lambda: check_limits([Fair("scope"), Fair("key")], None), "limits[1]", "twice")
     twice: list[Limit] = [Rate(1, per=1, by="key"), Concurrency(1, by="key"), Rate(9, per=9, by="key")]
     refused(lambda: check_limits(twice, None), "limits[2]", "twice")
+    with pytest.raises(InvalidInput, match="give one of them a name"):
+        check_limits(twice, None)
     check_limits([Concurrency(1), Concurrency(2, by="key"), Concurrency(3, name="x"), Rate(1, per=1)], None)
     refused(lambda: check_limits([Fair("scope"), Concurrency(1, by="key")], None), "fair", "other_field")
     check_limits([Fair("key"), Concurrency(1, by="key"), Concurrency(9)], None)

@@ -174,10 +174,18 @@ async def test_what_is_refused(world: World) -> None:
     is_problem(await world.get("superuser", "/api/limits/ask"), 404, "limit_not_found")
     is_problem(await world.call("superuser", "DELETE", "/api/limits/ask?kind=speed"), 400, "bad_value")
     is_problem(await world.call("superuser", "DELETE", "/api/limits/ask?by=key"), 400, "unknown_field")
+    is_problem(await world.call("superuser", "DELETE", "/api/limits/ask"), 404, "limit_not_found")
+    for limit, said in (({"kind": "nope"}, "must be one of concurrency, rate, fair"), (5, "must be an object, not")):
+        told = is_problem(await world.call("superuser", "PUT", "/api/limits/ask", {"limit": limit}), 400, "bad_value")
+        assert said in told["detail"]
+    await publish(world)
+    body = {"limit": {**RATE, "by": "nope"}}
+    told = is_problem(await world.call("superuser", "PUT", "/api/limits/embed", body), 400, "unknown_field")
+    assert told["field"] == "limit.by"
     for n in range(10):
-        await put(world, "ask", {**CONCURRENCY, "by": f"payload.f{n}"})
+        await put(world, "asks", {**CONCURRENCY, "by": f"payload.f{n}"})
     body = {"limit": {**CONCURRENCY, "by": "key"}}
-    is_problem(await world.call("superuser", "PUT", "/api/limits/ask", body), 400, "too_many")
+    is_problem(await world.call("superuser", "PUT", "/api/limits/asks", body), 400, "too_many")
 
 
 @pytest.mark.parametrize("who", ["anonymous", "user A", "enqueue token", "manage token", "mail token", "read token"])

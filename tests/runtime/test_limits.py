@@ -12,6 +12,7 @@ from rowlock.client.limits import Limits
 from rowlock.context import Context
 from rowlock.core.job import Lane
 from rowlock.core.limits import PUT
+from rowlock.errors import InvalidInput
 from rowlock.jobs import Jobs
 from rowlock.stores.base import Claim
 from rowlock.stores.records import Write
@@ -178,6 +179,8 @@ async def test_one_field_in_two_spellings_is_one_limit(jobs: Jobs) -> None:
     assert info.limit == Concurrency(50, by="tenant")
     assert len(await store.records(PUT)) == 1
     assert await jobs.limits.clear("limited", field="payload.tenant") == 1
+    with pytest.raises(InvalidInput, match="kind: must be one of concurrency, rate, fair"):
+        await jobs.limits.clear("limited", kind="nope")  # type: ignore[arg-type]
     await store.write_records([Write(PUT, '["limited","concurrency","payload.tenant",null]', older)])
     assert await jobs.limits.clear("limited", field="tenant") == 1
     [info] = await jobs.limits.list()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import cast
 
@@ -7,6 +8,7 @@ import click
 
 from rowlock.cli.completion import complete_topic
 from rowlock.cli.connect import Database, database
+from rowlock.cli.exits import Exit
 from rowlock.cli.groups import Group
 from rowlock.cli.options import Span, together
 from rowlock.cli.show import how_many, is_fancy, items, moment, note, number, print_heading, print_table
@@ -198,7 +200,10 @@ def _limit(
     if fair is not None:
         if most is not None or per is not None or burst is not None or field is not None:
             raise click.UsageError("--fair FIELD takes no --max, --per, --burst and --by: put these as another limit.")
-        return Fair(fair, dict(map(_weight, weights)))
+        pairs = list(map(_weight, weights))
+        if len(dict(pairs)) < len(pairs):
+            raise click.UsageError("--weight names a value twice: give each value one weight.")
+        return Fair(fair, dict(pairs))
     if weights:
         raise click.UsageError("--weight needs --fair FIELD.")
     if most is None:
@@ -225,7 +230,7 @@ def _weight(text: str) -> tuple[str, int]:
 @_actor
 @database
 def clear(db: Database, name: str, kind: str | None, field: str | None, value: str | None) -> None:
-    """Remove limits that were put, so that those of the code hold again.
+    """Remove limits that were put, so that those of the code hold again. Exit code 1: no such limit was put.
 
     \b
     rowlock limits clear llm
@@ -238,5 +243,8 @@ def clear(db: Database, name: str, kind: str | None, field: str | None, value: s
         return await jobs.limits.clear(name, kind=meant, field=field, value=value, reason=db.reason)
 
     cleared = db.run(go)
-    text = f"{how_many(cleared, 'limit')} of {name} cleared" if cleared else f"{name}: no such limit was put"
+    text = f"{how_many(cleared, 'limit')} of {name} cleared" if cleared else ""
     db.tell({"name": name, "cleared": cleared}, text)
+    if not cleared:
+        note(f"{name}: no such limit was put, so none was cleared; rowlock limits list has all limits")
+        sys.exit(Exit.REFUSED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct, to_builtins
 
@@ -124,7 +124,9 @@ class Limits:
         by: str | None = None,
     ) -> int:
         """Remove limits that were put at run time, so that those of the code hold again; return how many. All of this
-        name, or those of a kind, by a field (the empty text: by no field), or for a value."""
+        name, or those of a kind, by a field (the empty text: by no field), or for a value. 0: none was put."""
+        if kind not in (None, *get_args(Kind)):
+            raise InvalidInput("kind", "bad_value", f"must be one of {', '.join(get_args(Kind))}, not {kind!r:.40}")
         text = None if value is None else value_text(value)
         by_field = check_by(field, "field") if field else field
 
@@ -232,7 +234,14 @@ def _checked(name: str, limit: Limit, value: object) -> Put:
         raise InvalidInput("value", "not_here", "fair shares have weights for values: Fair(by, weights={…})")
     if limit.by is None:
         raise InvalidInput("value", "needs_by", "names a value of a field: give the limit a field, too (by=)")
-    return Put(checked, limit, check_text(value_text(value), "value", max_chars=MAX_TEXT))
+    return Put(checked, limit, _value(value))
+
+
+def _value(value: object) -> str:
+    text = value_text(value)
+    if not text:
+        raise InvalidInput("value", "bad_length", "is empty: jobs without a value have no limit of their own")
+    return check_text(text, "value", max_chars=MAX_TEXT)
 
 
 def _check_together(found: Found, name: str, puts: Sequence[Put], new: Put | None) -> None:

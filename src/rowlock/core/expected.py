@@ -85,7 +85,9 @@ def _expected(kind: Any, path: str) -> str:
     schema, components = _schemas(kind)
     for step in _STEP.findall(path.replace("[...]", f"[{_ANY}]")):
         below = [_step(_resolved(one, components), step) for one in _alternatives(schema)]
-        schema = next((one for one in below if one is not None), {})
+        found = [one for one in below if one is not None]
+        tags = [tag for one in found for tag in one.get("enum", ())]
+        schema = {"enum": tags} if tags and all("enum" in one for one in found) else next(iter(found), {})
     return _words(schema, components)
 
 
@@ -108,7 +110,7 @@ def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
 def _words(schema: dict[str, Any], components: dict[str, Any]) -> str:
     """The kinds without null: a caller may leave out whatever may be null."""
     parts = [_one(_resolved(one, components), components) for one in _alternatives(schema)]
-    return " or ".join(part for part in parts if part)
+    return " or ".join(part for part in dict.fromkeys(parts) if part)
 
 
 def _one(schema: dict[str, Any], components: dict[str, Any]) -> str:

@@ -90,6 +90,8 @@ class Fair(Struct, frozen=True, tag_field="kind", tag="fair"):
         if not isinstance(weights, Mapping) or len(weights) > MAX_WEIGHTS:
             raise InvalidInput("weights", "bad_value", f"must be an object with at most {MAX_WEIGHTS} whole numbers")
         for value, weight in self.weights.items():
+            if value != "":  # jobs without a value
+                codec.check_text(value, "weights", max_chars=len(str(value)))
             check_whole(weight, f"weights.{value}", 1, MAX_WEIGHT)
 
 
@@ -141,10 +143,15 @@ def check_limits(limits: Sequence[Limit], schema: Mapping[str, Any] | None, fiel
         kind = "fair" if isinstance(limit, Fair) else kind_of(limit)
         one = (kind, None if kind == "fair" else limit.by, name)
         if one in seen:
-            raise InvalidInput(f"{field}[{n}]", "twice", f"there is another {kind} limit with the same by and name")
+            raise InvalidInput(f"{field}[{n}]", "twice", _twice(kind))
         seen.add(one)
     _check_fair(limits, field)
     return tuple(limits)
+
+
+def _twice(kind: str) -> str:
+    way_out = "give one of them" if kind == "fair" else "give one of them a name"
+    return f"there is another {kind} limit with the same by and name: {way_out}"
 
 
 def check_rules(topic: str, rules: Sequence[Rule], put: Limit | None, schema: Mapping[str, Any] | None) -> None:

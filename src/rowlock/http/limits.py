@@ -183,14 +183,17 @@ async def put_limit(call: Call, asked: LimitPutBody) -> LimitAnswer:
 
 @ROUTES.add("DELETE", "/api/limits/{name*}", WRITE, "Clear limits that were put, so that those of the code hold again")
 async def clear_limit(call: Call, asked: LimitClearQuery) -> LimitsCleared:
+    name = call.parameters["name"]
     cleared = await call.api.jobs.limits.clear(
-        call.parameters["name"],
+        name,
         kind=asked.kind,
         field=asked.field,
         value=asked.value,
         reason=asked.reason,
         by=call.by,
     )
+    if not cleared:
+        await call.api.jobs.limits.get(name)  # 404 if nothing has limits of this name
     return LimitsCleared(cleared=cleared)
 
 
