@@ -291,6 +291,39 @@ async def test_within_a_value_priority_comes_first_then_age(store: Harness) -> N
     assert [(await claim(store, 1))[0].id for _ in range(6)] == order
 
 
+def asked_of(monkeypatch: pytest.MonkeyPatch, *kinds: type[Any]) -> list[int]:
+    """Return how many questions of these kinds each claim asks; of all kinds, if none are named."""
+    asked, claiming = [], store_limits._claiming
+
+    def counted(*given: Any) -> Any:
+        steps = claiming(*given)
+        answer: Any = None
+        n = 0
+        try:
+            while True:
+                ask = steps.send(answer)
+                n += not kinds or isinstance(ask, kinds)
+                answer = yield ask
+        except StopIteration as done:
+            asked.append(n)
+            return done.value
+
+    monkeypatch.setattr(store_limits, "_claiming", counted)
+    return asked
+
+
+async def test_topics_that_share_a_limit_need_no_statement_each(
+    store: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asked_of(monkeypatch)
+    topics = [f"t{n:02}" for n in range(20)]
+    for topic in topics:
+        await limit(store, topic, Concurrency(30, name="api"), Rate(30, per=1, name="api"), Rate(1, per=1))
+    await store.insert(*[job(topic) for topic in topics for _ in range(2)])
+    assert sorted(one.topic for one in await claim(store, 50, *topics)) == topics
+    assert asked == [5], "limits, held jobs, starts, jobs, take"
+
+
 async def test_ten_thousand_values_are_looked_at_in_bounded_parts(
     store: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,23 +332,7 @@ async def test_ten_thousand_values_are_looked_at_in_bounded_parts(
     await limit(store, "mail", Concurrency(1, by="scope_id"))
     for first in range(0, total, 1000):
         await store.insert(*[of(f"{n:05}") for n in range(first, first + 1000)])
-    looks: list[int] = []
-    asked = store_limits._claiming
-
-    def counted(*given: Any) -> Any:
-        steps = asked(*given)
-        answer: Any = None
-        n = 0
-        try:
-            while True:
-                ask = steps.send(answer)
-                n += isinstance(ask, store_limits.ReadShares)
-                answer = yield ask
-        except StopIteration as done:
-            looks.append(n)
-            return done.value
-
-    monkeypatch.setattr(store_limits, "_claiming", counted)
+    looks = asked_of(monkeypatch, store_limits.ReadShares)
     got = await claim(store, total)
     while more := await claim(store, 500):
         got += more

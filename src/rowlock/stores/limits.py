@@ -7,7 +7,7 @@ can only become fewer. So limits are exact, and a worker that stops in the middl
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -74,11 +74,11 @@ class ReadStarts(Struct, frozen=True):
     asked: Sequence[Asked]
 
 
-class ReadRow(Struct, frozen=True):
-    """→ Candidate: the first jobs of a lane."""
+class ReadRows(Struct, frozen=True):
+    """→ for each lane, Candidate: its first jobs, at most as many as its limit."""
 
-    lane: Lane
-    limit: int
+    lanes: Sequence[Lane]
+    limits: Sequence[int]
 
 
 class ReadShares(Struct, frozen=True):
@@ -116,7 +116,7 @@ class Take(Struct, frozen=True):
     turns: Mapping[str, Turn]
 
 
-Ask = ReadLimits | ReadHeld | ReadStarts | ReadRow | ReadShares | ReadJobs | ReadOthers | Take
+Ask = ReadLimits | ReadHeld | ReadStarts | ReadRows | ReadShares | ReadJobs | ReadOthers | Take
 
 
 class Taken(Struct, frozen=True):
@@ -154,8 +154,10 @@ def _claiming(lanes: Sequence[Lane], limit: int) -> Generator[Ask, Any, Taken | 
     queues: list[Queue] = []
     rings: dict[str, Ring] = {}
     again = False
+    rows: dict[Lane, int] = {}
+    # Many topics may share a limit: one statement asks for all of them.
+    yield from _know(room, dict.fromkeys(lane.topic for lane in mine), [None], fields=False)
     for lane in mine:
-        yield from _know(room, lane.topic, [None], fields=False)
         if room.free(lane.topic, None, fields=False) <= 0:
             continue
         if fields_of(rules[lane.topic]):
@@ -165,9 +167,10 @@ def _claiming(lanes: Sequence[Lane], limit: int) -> Generator[Ask, Any, Taken | 
                 queues.append(ring)
                 rings[str(lane)] = ring
         else:
-            free = min(limit, room.free(lane.topic, None))
-            if free > 0:
-                queues.append(Row(room, lane.topic, (yield ReadRow(lane, free))))
+            rows[lane] = min(limit, room.free(lane.topic, None))
+    if rows:
+        found_rows = yield ReadRows(list(rows), list(rows.values()))
+        queues += [Row(room, lane.topic, jobs) for lane, jobs in zip(rows, found_rows, strict=True)]
     others: list[Candidate] = []
     plain = [lane for lane in lanes if lane.topic not in rules]
     if any(queue.peek() is not None for queue in queues) and plain:
@@ -193,8 +196,10 @@ def _claiming(lanes: Sequence[Lane], limit: int) -> Generator[Ask, Any, Taken | 
     return Taken(jobs, size, next_start, again, any(queue.peek() is not None for queue in queues))
 
 
-def _know(room: Room, topic: str, shares: Sequence[str | None], *, fields: bool = True) -> Generator[Ask, Any, None]:
-    if asked := room.unknown(topic, shares, fields=fields):
+def _know(
+    room: Room, topics: Iterable[str], shares: Sequence[str | None], *, fields: bool = True
+) -> Generator[Ask, Any, None]:
+    if asked := sorted({one for topic in topics for one in room.unknown(topic, shares, fields=fields)}):
         room.learn(asked, (yield ReadStarts(asked)))
 
 
@@ -239,7 +244,7 @@ def _ring(
 
 
 def _free(room: Room, lane: Lane, shares: Sequence[str]) -> Generator[Ask, Any, list[str]]:
-    yield from _know(room, lane.topic, [share or None for share in shares])
+    yield from _know(room, [lane.topic], [share or None for share in shares])
     return [share for share in shares if room.free(lane.topic, share or None) > 0]
 
 

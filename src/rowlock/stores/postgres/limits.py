@@ -20,7 +20,7 @@ from rowlock.stores.limits import (
     ReadJobs,
     ReadLimits,
     ReadOthers,
-    ReadRow,
+    ReadRows,
     ReadShares,
     ReadStarts,
     Take,
@@ -47,9 +47,12 @@ async def claim_limited(connection: Any, sql: Statements, clock: Clock, claim: C
             case ReadStarts(asked):
                 columns = [list(column) for column in zip(*asked, strict=True)]
                 return [Start(*row) for row in await connection.fetch(sql.limits_starts, *columns)]
-            case ReadRow(lane, most):
-                found = await connection.fetch(sql.limits_row, lane.topic, lane.template_version, most)
-                return [Candidate(*row) for row in found]
+            case ReadRows(lanes, bounds):
+                topics, versions = [lane.topic for lane in lanes], [lane.template_version for lane in lanes]
+                by_lane: list[list[Candidate]] = [[] for _ in lanes]
+                for n, *job in await connection.fetch(sql.limits_rows, topics, versions, bounds):
+                    by_lane[n - 1].append(Candidate(*job))
+                return by_lane
             case ReadShares(lane, after, most):
                 found = await connection.fetch(sql.limits_shares, lane.topic, lane.template_version, after, most)
                 return [share for (share,) in found]

@@ -22,7 +22,7 @@ from rowlock.stores.limits import (
     ReadJobs,
     ReadLimits,
     ReadOthers,
-    ReadRow,
+    ReadRows,
     ReadShares,
     ReadStarts,
     Take,
@@ -49,8 +49,8 @@ def _answer(conn: Connection, now: int, claim: Claim, ask: Ask) -> Any:
         case ReadStarts(asked):
             found = [row for one in asked for row in conn.execute(sql("limits_starts"), one).fetchall()]
             return [Start(*row) for row in found]
-        case ReadRow(lane, most):
-            return _candidates(conn, now, [lane], most)
+        case ReadRows(lanes, bounds):
+            return [_candidates(conn, now, [lane], most) for lane, most in zip(lanes, bounds, strict=True)]
         case ReadShares(lane, after, most):
             walk = _lane(lane) | {"after": after or "", "limit": most, "now": now}
             shares = [share for (share,) in conn.execute(sql("limits_shares"), walk).fetchall()]
