@@ -317,6 +317,43 @@ async def test_no_flow_shows_what_is_redacted(world: World) -> None:
                                                       {"topic": "mail", "after": ["pay"], **second}])  # fmt: skip
 
 
+async def test_a_new_payload_shows_nothing_that_is_redacted(world: World) -> None:
+    await world.change_settings(redact=["password", "card.number", "result.inner"])
+    token = await world.token("caller", ["enqueue", "read", "flows", "manage"])
+    spy = {"topic": "mail", "name": "spy", "after": ["pay"], "when": "pay.status = 'failed'"}
+    made = await create(world, token, name="f", jobs=[{"topic": "charge", "name": "pay"}, spy])
+    await finish(world, "charge", {"password": "hunter2"})
+    await statuses(world, made["id"], spy="cancelled")
+    path = f"/api/jobs/{made['jobs']['spy']['id']}"
+    for second in HIDDEN:
+        if "payload" in second:
+            told = is_problem(await world.post(token, f"{path}/requeue", second), 403, "not_allowed")
+            assert "redacted" in told["detail"], second
+            is_problem(await world.call(token, "PATCH", path, second), 403, "not_allowed")
+    body = {"payload": {"password": {"$result": "pay.password"}}}
+    assert (await world.post(token, f"{path}/requeue", body)).status_code == 200
+    assert "hunter2" not in (await world.get(token, path)).text
+    assert (await world.job(made["jobs"]["spy"]["id"])).payload == {"password": "hunter2"}
+
+
+async def test_a_new_payload_uses_no_job_that_is_hidden(world: World) -> None:
+    """Who may manage a job needs not see those that it waits for."""
+    await world.change_settings(view_rule="scope_id = @request.auth.id", manage_rule="scope_id = @request.auth.id")
+    await world.change_settings(enqueue_rule="true")
+    jobs = [
+        {"topic": "charge", "name": "pay", "scope": "user", "scopeId": B},
+        {"topic": "mail", "name": "tell", "scope": "user", "scopeId": A, "payload": {"all": {"$result": "pay"}}},
+    ]
+    made = await create(world, "superuser", name="f", jobs=jobs)
+    path = f"/api/jobs/{made['jobs']['tell']['id']}"
+    assert (await world.post("user A", f"{path}/cancel")).status_code == 200
+    await finish(world, "charge", {"n": 5})
+    body = {"payload": {"n": {"$result": "pay.n"}}}
+    is_problem(await world.post("user A", f"{path}/requeue", body), 400, "unknown_parent")
+    assert (await world.post("superuser", f"{path}/requeue", body)).status_code == 200
+    assert (await world.job(made["jobs"]["tell"]["id"])).payload == {"n": 5}
+
+
 async def test_release_needs_the_right_to_manage_the_job(world: World) -> None:
     await world.change_settings(manage_rule="scope_id = @request.auth.id")
     for user, who, status in (

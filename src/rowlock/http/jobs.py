@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Struct, UnsetType
 
+from rowlock.core.flows import outside_of
 from rowlock.core.job import MAX_VERSION, Event, Job, LogLine
 from rowlock.errors import InvalidState
 from rowlock.http import cursors
@@ -16,7 +17,7 @@ from rowlock.http.call import Call
 from rowlock.http.enqueue import EnqueueBody, content_of, hidden_jobs, new_columns
 from rowlock.http.filters import JobFilter, asked_filter, visible
 from rowlock.http.problems import Problem, check_range
-from rowlock.http.redacting import check_filter, check_unmarked, job_body, search, stored_steps
+from rowlock.http.redacting import check_filter, check_results, check_unmarked, job_body, search, stored_steps
 from rowlock.http.routes import CANCEL_JOBS, MANAGE_JOBS, SEE_JOBS, Routes
 from rowlock.http.shapes import (
     LONGEST_STEP,
@@ -33,6 +34,7 @@ from rowlock.http.shapes import (
     schema,
 )  # fmt: skip
 from rowlock.stores.base import InLine
+from rowlock.stores.flows import StoredEdges
 from rowlock.stores.queries import MAX_LIMIT, MAX_OFFSET
 
 ROUTES = Routes()
@@ -235,7 +237,7 @@ async def _ended_or_gone(call: Call, job_id: str, timeout: float) -> None:
 )  # fmt: skip
 async def requeue_job(call: Call, asked: RequeueBody) -> JobBody:
     job = await call.job("manage")
-    changes = _changes(call, asked, job, run_at=None, expires_at=None)  # a requeue drops both
+    changes = await _changes(call, asked, job, run_at=None, expires_at=None)  # a requeue drops both
     changed = await call.api.jobs.requeue(
         job.id, **changes, version=asked.version, from_step=asked.from_step, keep_steps=asked.keep_steps,
         reason=asked.reason, by=call.by,
@@ -267,17 +269,31 @@ async def delete_job(call: Call, asked: DeleteQuery) -> None:
 @ROUTES.add("PATCH", "/api/jobs/{id}", MANAGE_JOBS, "Change a pending job", errors=(409,))
 async def update_job(call: Call, asked: UpdateBody) -> JobBody:
     job = await call.job("manage")
-    changes = _changes(call, asked, job, run_at=job.run_at, expires_at=job.expires_at)
+    changes = await _changes(call, asked, job, run_at=job.run_at, expires_at=job.expires_at)
     return job_body(call, await call.api.jobs.update(job.id, **changes, reason=asked.reason, by=call.by))
 
 
-def _changes(call: Call, asked: UpdateBody, job: Job, **times: datetime | None) -> dict[str, Any]:
+async def _changes(call: Call, asked: UpdateBody, job: Job, **times: datetime | None) -> dict[str, Any]:
     """Return the fields that the edit changes. `times`: what the job keeps if the edit changes neither."""
     check_unmarked(call, asked.payload, job)
+    if asked.payload is not UNSET and job.flow_id is not None:
+        await _check_results(call, asked.payload, job)
     changes = {name: value for name in EDITABLE if (value := getattr(asked, name)) is not UNSET}
     if changes:
         _check_edited(call, job, changes, times)
     return changes
+
+
+async def _check_results(call: Call, payload: dict[str, Any], job: Job) -> None:
+    """Refuse a payload that would show what is hidden from the caller of the results of the job's parents."""
+    check_results(call, payload, (), ())
+    names = {name for parents in outside_of(payload).values() for name in parents}
+    if not names or call.reach("read") is True:
+        return
+    found = (await (await call.store()).read([job.id], StoredEdges)).get(job.id)
+    parents = [] if found is None else [edge.parent for edge in found.items if edge.name in names]
+    if hidden := await hidden_jobs(call, parents):
+        raise Problem("unknown_parent", f"there is no job {min(hidden)}, or you may not see it", field="payload")
 
 
 def _check_edited(call: Call, job: Job, changes: dict[str, Any], times: dict[str, datetime | None]) -> None:
