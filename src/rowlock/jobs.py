@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -41,7 +41,7 @@ from rowlock.client.verify import Report, verify
 from rowlock.client.why import Why, explain, has_live_worker, lane_of
 from rowlock.client.workers import Workers
 from rowlock.core import codec
-from rowlock.core.flows import IfFailed
+from rowlock.core.flows import IfFailed, check_blanks
 from rowlock.core.ids import IdMaker, check_id
 from rowlock.core.job import (
     MAX_TEXT,
@@ -768,12 +768,16 @@ class Jobs(Registry):
         )
 
     async def _check_payload(self, job: Job, payload: Mapping[str, Any]) -> None:
-        """Raise if a new payload doesn't fit the version that the job has. A version that is gone, or disabled, has
-        nothing to say: the handler checks the payload when it starts."""
+        """Raise if a new payload doesn't fit the version that the job has, or uses a result that can't be filled in. A
+        version that is gone, or disabled, has nothing to say: the handler checks the payload when it starts."""
+        blanks: Collection[str] = ()
+        if job.flow_id is not None:
+            found = (await (await self._store()).read([job.id], StoredEdges)).get(job.id)
+            blanks = check_blanks(payload, () if found is None else found.items)
         await self.definitions.refresh()
         with suppress(TemplateDisabled, TemplateUnreadable):
             if self.definitions.knows(job.topic, job.template_version):
-                self.definitions.rule(job.topic, job.template_version).check(payload)
+                self.definitions.rule(job.topic, job.template_version).check(payload, blanks)
 
     async def delete(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> None:
         """Delete a job that is not running. Its audit entries stay."""

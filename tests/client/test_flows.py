@@ -189,6 +189,32 @@ async def test_a_payload_and_a_result_that_do_not_fit_the_schema(jobs: Jobs) -> 
     assert "payload.amount: must be a whole number, not a text" in (failed.last_error or "")
 
 
+async def test_a_new_payload_uses_only_results_that_can_be_filled_in(jobs: Jobs) -> None:
+    flow = jobs.flow("order")
+    paid: Any = flow.add(("mail", {}), name="paid")
+    packed: Any = flow.add(("mail", {}), name="packed")
+    bill = flow.add(("bills", {"amount": paid.result.amount}), after=packed)
+    await flow.enqueue()
+    await jobs.cancel(bill.id)
+    wrong: list[tuple[Any, str]] = [
+        ("nope.x", "unknown_parent"), (5, "bad_result"), ("packed", "unknown_parent"), ("bills", "unknown_parent"),
+    ]  # fmt: skip
+    for result, code in wrong:
+        with pytest.raises(InvalidInput) as error:
+            await jobs.requeue(bill.id, payload={"all": [{"$result": result}]})
+        assert (error.value.field, error.value.code) == ("payload.all[0]", code)
+    assert (await jobs.get(bill.id)).status is Status.CANCELLED
+    plain = await jobs.enqueue("plain", delay=60)
+    for result, _ in wrong:  # data like any other
+        await jobs.update(plain.id, payload={"all": {"$result": result}})
+    await jobs.requeue(bill.id, payload={"all": [{"$result": "paid.amount"}]})
+    await run(jobs, paid.id, packed.id, outcome=Completed({"amount": 7}))
+    assert (await jobs.get(bill.id)).payload == {"all": [7]}
+    with pytest.raises(InvalidInput, match="has filled it in already"):
+        await jobs.update(bill.id, payload={"all": [{"$result": "paid.amount"}]})
+    await run(jobs, bill.id)
+
+
 # ── Steering ──
 
 

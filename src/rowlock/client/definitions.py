@@ -56,8 +56,8 @@ class Rule(Protocol):
 
     version: int
 
-    def check(self, payload: Mapping[str, Any]) -> None:
-        """Raise InvalidInput if the payload doesn't fit."""
+    def check(self, payload: Mapping[str, Any], blanks: Collection[str] = ()) -> None:
+        """Raise InvalidInput if the payload doesn't fit. `blanks`: fields that are filled in later."""
 
     def plain(self, job_id: str, payload: Mapping[str, Any] | None) -> NewJob:
         """Return a checked job without options."""
@@ -77,7 +77,7 @@ class FreeRule:
         self._topic = topic
         self._fields = fields
 
-    def check(self, payload: Mapping[str, Any]) -> None:
+    def check(self, payload: Mapping[str, Any], blanks: Collection[str] = ()) -> None:
         pass
 
     def plain(self, job_id: str, payload: Mapping[str, Any] | None) -> NewJob:
@@ -104,8 +104,10 @@ class TemplateRule(FreeRule):
         self._defaults = template.priority, template.max_retries, template.timeout
         self._is_plain = template.key is None and not template.has_window and not fields
 
-    def check(self, payload: Mapping[str, Any]) -> None:
-        if self._task is not None:
+    def check(self, payload: Mapping[str, Any], blanks: Collection[str] = ()) -> None:
+        if blanks:
+            self._check_rest(payload, blanks)
+        elif self._task is not None:
             self._task.arguments.values(payload)
         elif self._validator is not None:
             self._validator.check(payload)
@@ -128,10 +130,7 @@ class TemplateRule(FreeRule):
         )
 
     def job(self, draft: Draft, job_id: str, blanks: Collection[str] = ()) -> NewJob:
-        if blanks:
-            self._check_rest(draft.payload, blanks)
-        else:
-            self.check(draft.payload)
+        self.check(draft.payload, blanks)
         return self._shared(_job(draft, job_id, self.template), draft.payload)
 
     def _check_rest(self, payload: Mapping[str, Any], blanks: Collection[str]) -> None:

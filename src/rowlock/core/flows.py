@@ -280,6 +280,23 @@ def origins(payload: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield field, path[0], str(origin)
 
 
+def check_blanks(payload: Mapping[str, Any], edges: Iterable[Edge]) -> Collection[str]:
+    """Return the top-level fields of a new payload that are filled in later. `edges`: all that lead to the job. Raise
+    InvalidInput if a result can't be filled in."""
+    parents = {edge.name: edge for edge in edges if edge.call is None}
+    fields = outside_of(payload)
+    for field, path, origin in _blanks(payload, "payload"):
+        edge = parents.get(path[0])
+        if edge is None or origin not in (None, edge.parent):
+            known = ", ".join(sorted(parents)[:20]) or "none"
+            problem = f"the job does not wait for {path[0]:.80}; it waits for: {known}"
+            raise InvalidInput(field, "unknown_parent", problem)
+        if not edge.fills:
+            problem = f"the result of {path[0]} can't be filled in: the flow does not use it here, or has filled it in"
+            raise InvalidInput(field, "unknown_parent", f"{problem} already. Give the value itself")
+    return fields
+
+
 def _blanks(value: Any, field: str) -> Iterator[tuple[str, list[Any], Any]]:
     if isinstance(value, Mapping):
         if RESULT in value:
