@@ -191,11 +191,19 @@ class WrongResult(RowlockError):
 
 
 class KeyTaken(RowlockError):
-    def __init__(self, job_id: str, key: str, holder: str) -> None:
+    """A live job has the key of a job that is to run again. `flow_id`: the whole flow was to be requeued."""
+
+    def __init__(self, job_id: str, key: str, holder: str, flow_id: str | None = None) -> None:
         self.job_id = job_id
         self.key = key
         self.holder = holder
-        super().__init__(f"can't requeue job {job_id}: job {holder} is live with the same key {key!r}")
+        self.flow_id = flow_id
+        if flow_id is None:
+            text = f"can't requeue job {job_id}: job {holder} is live with the same key {key!r}"
+        else:
+            text = f"can't requeue flow {flow_id}: job {holder} is live with the key {key!r} of its job {job_id}"
+            text += ". Nothing was requeued: wait until that job has ended, or cancel it"
+        super().__init__(text)
 
 
 class TooManyTokens(RowlockError):

@@ -537,7 +537,7 @@ class SyncFlows:
     ) -> int:
         """Run the failed and expired jobs of a flow again; `node`: only this one and those that wait for it. Jobs that
         were cancelled because of them are blocked again. If there is none, cancelled jobs are requeued. Return how
-        many were requeued."""
+        many were requeued. Raise KeyTaken if another live job has the key of one of all these: then none is."""
         return self._run(lambda: self._async.requeue(flow_id, node=node, reason=reason, by=by))
 
     def delete(self, flow_id: str, *, reason: str | None = None, by: str | None = None) -> int:

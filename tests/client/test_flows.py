@@ -21,6 +21,7 @@ from rowlock.errors import (
     InvalidInput,
     InvalidState,
     JobNotFound,
+    KeyTaken,
     UnknownParent,
     WrongContext,
 )
@@ -267,6 +268,44 @@ async def test_cancel_and_requeue_of_a_flow_and_of_a_branch(jobs: Jobs) -> None:
     await run(jobs, ids["a"])
     await run(jobs, ids["b"], ids["c"])
     await run(jobs, ids["d"])
+
+
+@pytest.mark.parametrize("taken", ["a", "c"])
+async def test_a_key_that_is_taken_refuses_the_requeue_of_a_flow(jobs: Jobs, taken: str) -> None:
+    """Else a job would run before its parent, which stays cancelled."""
+
+    def job(name: str, **payload: Any) -> dict[str, Any]:
+        return {"topic": "mail", "payload": payload, **({"key": "k"} if name == taken else {})}
+
+    flow = jobs.flow("order")
+    a: Any = flow.add(job("a"), name="a")
+    c: Any = flow.add(job("c", x=a.result), name="c")
+    d: Any = flow.add(job("d", x=c.result), name="d")
+    ids = {"flow": (await flow.enqueue()).id}
+    await run(jobs, a.id, outcome=FAILS)
+    holder = await jobs.enqueue("mail", key="k", delay=3600)
+    before = await statuses(jobs, ids)
+    for branch in (None, "a"):
+        with pytest.raises(KeyTaken) as error:
+            await jobs.flows.requeue(ids["flow"], node=branch)
+        assert (error.value.job_id, error.value.key, error.value.holder) == ({"a": a, "c": c}[taken].id, "k", holder.id)
+    assert await statuses(jobs, ids) == before == {"a": "failed", "c": "cancelled", "d": "cancelled"}
+
+    if taken == "c":  # a requeue of the parent alone does not ask for its children
+        await jobs.requeue(a.id)
+        assert f"its key was taken by job {holder.id}" in ((await jobs.get(c.id)).cancel_reason or "")
+        assert (await jobs.events(c.id))[-1].event == "block_refused"
+        await run(jobs, a.id, outcome=Completed(1))
+        with pytest.raises(KeyTaken):
+            await jobs.flows.requeue(ids["flow"])
+        assert await statuses(jobs, ids) == {"a": "completed", "c": "cancelled", "d": "cancelled"}
+    await jobs.cancel(holder.id)
+    assert await jobs.flows.requeue(ids["flow"]) == (2 if taken == "c" else 1)
+    if taken == "a":
+        await run(jobs, a.id, outcome=Completed(1))
+    await run(jobs, c.id, outcome=Completed(2))
+    assert (await jobs.get(d.id)).payload == {"x": 2}
+    await run(jobs, d.id)
 
 
 async def test_a_hold_is_released_or_refused(jobs: Jobs) -> None:

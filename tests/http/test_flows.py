@@ -151,6 +151,18 @@ async def test_a_branch_is_cancelled_and_run_again(world: World) -> None:
     assert (await graph(world, made["id"]))["flow"]["status"] == "cancelled"
 
 
+async def test_a_requeue_names_the_job_and_who_has_its_key(world: World) -> None:
+    jobs = [{"topic": "a"}, {"topic": "b", "after": ["a"], "key": "k"}]
+    made = await create(world, name="f", jobs=jobs)
+    await finish(world, "a", error="broken")
+    await statuses(world, made["id"], b="cancelled")
+    holder = await world.enqueue(None, topic="b", key="k")
+    for who, named in (("superuser", holder), ("flows token", None)):  # this token may not see the job
+        told = is_problem(await world.post(who, f"/api/flows/{made['id']}/requeue"), 409, "key_taken")
+        assert (told["job"], told.get("holder")) == (made["jobs"]["b"]["id"], named)
+        assert (holder in told["detail"]) == (named is not None)
+
+
 async def test_a_flow_waits_for_jobs_that_are_there(world: World) -> None:
     done, live = await world.ended(None, "done"), await world.enqueue(None, topic="live")
     jobs = [{"topic": "t", "after": [done, live], "when": "job_2.status = 'completed'"}]

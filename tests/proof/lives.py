@@ -38,6 +38,7 @@ _MOVE_OF_EVENT = {
     "unblocked": "unblock",
     "debounced": "debounce",
     "blocked": "block",
+    "block_refused": "block",
     "hold_released": "release_hold",
 }
 

@@ -26,12 +26,14 @@ from rowlock.core.flows import (
     NewFlow,
     NodeResult,
     ReleaseHold,
+    RequeueFlow,
     blanked,
     check_flow_name,
     check_if_failed,
     check_node_name,
     find_cycle,
     flow_status,
+    followers,
     node_name,
     origins,
     outside_of,
@@ -39,9 +41,9 @@ from rowlock.core.flows import (
 from rowlock.core.ids import IdMaker, check_id
 from rowlock.core.job import LIVE, NewJob, Status, check_topic, check_whole, own_line
 from rowlock.core.lifecycle import MOVES
-from rowlock.core.moves import Cancel, Delete, Requeue
+from rowlock.core.moves import Cancel, Delete
 from rowlock.core.rules import parse_condition
-from rowlock.errors import FlowNotFound, FlowRefused, InvalidInput, InvalidState, JobNotFound, WrongContext
+from rowlock.errors import FlowNotFound, FlowRefused, InvalidInput, InvalidState, JobNotFound, KeyTaken, WrongContext
 from rowlock.stores.base import Enqueued, Store
 from rowlock.stores.flows import FlowGraph
 from rowlock.stores.queries import State
@@ -487,7 +489,8 @@ class Flows:
         self, flow_id: str, *, node: str | None = None, reason: str | None = None, by: str | None = None
     ) -> int:
         """Cancel all live jobs of a flow; `node`: only this one and those that wait for it. Return how many."""
-        store, ids = await self._branch(flow_id, node, LIVE)
+        store = await self._store()
+        ids = _of_branch(await self._graph(store, flow_id), node, LIVE)
         order = Cancel(by=self._actor(by), reason=check_reason(reason))
         return sum(one.done for one in await store.move(ids, order)) if ids else 0
 
@@ -496,15 +499,24 @@ class Flows:
     ) -> int:
         """Run the failed and expired jobs of a flow again; `node`: only this one and those that wait for it. Jobs that
         were cancelled because of them are blocked again. If there is none, cancelled jobs are requeued. Return how
-        many were requeued."""
+        many were requeued. Raise KeyTaken if another live job has the key of one of all these: then none is."""
         handle = await self._stores.handle()
-        store, ids = await self._branch(flow_id, node, frozenset({Status.FAILED, Status.EXPIRED}))
+        found = await self._graph(handle.store, flow_id)
+        ids = _of_branch(found, node, frozenset({Status.FAILED, Status.EXPIRED}))
+        if not ids:  # the cancelled jobs, but for those to which no condition has led
+            untaken = {edge.child for edge in found.edges if edge.verdict == "untaken"}
+            ids = [one for one in _of_branch(found, node, {Status.CANCELLED}) if one not in untaken]
         if not ids:
-            store, ids = await self._cancelled(flow_id, node)
-        order = Requeue(by=self._actor(by), reason=check_reason(reason))
-        done = sum(one.done for one in await store.move(ids, order)) if ids else 0
+            return 0
+        behind = frozenset(one for one in followers(found.edges, ids) if found.jobs.get(one) is Status.CANCELLED)
+        order = RequeueFlow(by=self._actor(by), reason=check_reason(reason), followers=behind)
+        changes = await handle.store.move([*ids, *sorted(behind)], order)
+        for one in changes:
+            if one.holder is not None:
+                key = (await handle.store.read([one.id], State))[one.id].key
+                raise KeyTaken(one.id, key or "", one.holder, found.flow.id)
         self._announce(handle)
-        return done
+        return sum(one.done for one in changes)
 
     async def delete(self, flow_id: str, *, reason: str | None = None, by: str | None = None) -> int:
         """Delete a flow and its jobs. Raise FlowRefused if one of them is live: cancel the flow first. Return how many
@@ -532,25 +544,6 @@ class Flows:
             allowed = ("held",) if change.status in MOVES["release_hold"].sources else ("blocked",)
             raise InvalidState(wanted, "release", change.status, allowed)
         self._announce(handle)
-
-    async def _cancelled(self, flow_id: str, node: str | None) -> tuple[Store, Sequence[str]]:
-        """The cancelled jobs, but for those to which no condition has led."""
-        store = await self._store()
-        found = await self._graph(store, flow_id)
-        untaken = {edge.child for edge in found.edges if edge.verdict == "untaken"}
-        branch = _descendants(found, node) if node is not None else set(found.jobs)
-        gone = [one for one, status in found.jobs.items() if status is Status.CANCELLED]
-        return store, sorted(one for one in gone if one in branch and one not in untaken)
-
-    async def _branch(
-        self, flow_id: str, node: str | None, statuses: Collection[Status]
-    ) -> tuple[Store, Sequence[str]]:
-        store = await self._store()
-        found = await self._graph(store, flow_id)
-        branch = _descendants(found, node) if node is not None else set(found.jobs)
-        # Children first, so that their own end says who has cancelled them.
-        ids = [job_id for job_id, status in found.jobs.items() if status in statuses and job_id in branch]
-        return store, sorted(ids)
 
     async def _graph(self, store: Store, flow_id: str) -> FlowGraph:
         wanted = check_id(flow_id, "flow_id")
@@ -605,6 +598,12 @@ def _ends(edges: Sequence[Edge]) -> Iterator[str]:
     for edge in edges:
         yield edge.parent
         yield edge.child
+
+
+def _of_branch(found: FlowGraph, node: str | None, statuses: Collection[Status]) -> list[str]:
+    """Return the ids of the flow's jobs with these statuses; `node`: only of this one and those that wait for it."""
+    branch = _descendants(found, node) if node is not None else found.jobs
+    return sorted(one for one, status in found.jobs.items() if status in statuses and one in branch)
 
 
 def _descendants(found: FlowGraph, node: str) -> set[str]:

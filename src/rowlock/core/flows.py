@@ -398,13 +398,30 @@ class Block(Order, frozen=True, kw_only=True):
     def takes_key(self) -> bool:
         return True
 
-    def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch:
         if holder is not None:
-            return Refusal(row.status, holder)
+            reason = f"its key was taken by job {holder} when {self.reason}: requeue it when that job has ended"
+            entry = self._entry(row, now, "block_refused", Status.CANCELLED, reason=reason)
+            return Patch(status=Status.CANCELLED, columns={"cancel_reason": reason, "updated": now}, entry=entry)
         columns: dict[str, Any] = {"status": Status.BLOCKED, "ready": False, "finished_at": None, "updated": now}
         columns |= {"cancel_requested_at": None, "cancel_reason": None}
         entry = self._entry(row, now, "blocked", Status.BLOCKED)
         return Patch(status=Status.BLOCKED, columns=columns, entry=entry, counts={"cancelled": -1}, is_noted=True)
+
+
+class RequeueFlow(Requeue, frozen=True, kw_only=True):
+    """All of the jobs run again, or none: a job must not run before its parent, which was refused. `followers`: jobs
+    that are blocked again when their parents are live. This order changes them not, but no live job may have their
+    keys."""
+
+    followers: frozenset[str] = frozenset()
+
+    @property
+    def is_whole(self) -> bool:
+        return True
+
+    def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
+        return Refusal(row.status, holder) if row.id in self.followers else super().patch(row, now, holder)
 
 
 class ReleaseHold(Order, frozen=True, kw_only=True):
@@ -437,6 +454,27 @@ def children_signal(call: int) -> str:
 def is_for_children(signal: str | None) -> bool:
     """True if it is the signal by which a job hears that its children have ended."""
     return signal is not None and signal.startswith(_CHILDREN)
+
+
+def followers(edges: Iterable[Edge], requeued: Collection[str]) -> set[str]:
+    """Return the jobs that are blocked again if these are requeued. `edges`: all edges of the flow."""
+    stops: dict[str, set[str]] = defaultdict(set)  # by child: the parents that keep it from running
+    behind: dict[str, list[str]] = defaultdict(list)  # by parent: the jobs that it has stopped
+    for edge in edges:
+        if edge.call is None and edge.verdict in ("stop", "untaken"):
+            behind[edge.parent].append(edge.child)
+            if edge.verdict == "stop" or edge.is_untaken:
+                stops[edge.child].add(edge.parent)
+    found: set[str] = set()
+    todo = list(requeued)
+    while todo:
+        parent = todo.pop()
+        for child in behind[parent]:
+            stops[child].discard(parent)
+            if not stops[child] and child not in found and child not in requeued:
+                found.add(child)
+                todo.append(child)
+    return found
 
 
 # ── Deciding ──

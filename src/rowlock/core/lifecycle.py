@@ -106,7 +106,8 @@ MOVES: dict[str, Move] = {
     "debounce": _move("client", (PENDING, BLOCKED), (PENDING, BLOCKED), "debounced"),
     # A parent in its flow has failed, or no condition is true; and a parent that had failed is live again.
     "stop": _move("maintenance", (BLOCKED,), (CANCELLED,), "cancelled"),
-    "block": _move("maintenance", (CANCELLED,), (BLOCKED,), "blocked"),
+    # It stays cancelled if a live job has its key meanwhile.
+    "block": _move("maintenance", (CANCELLED,), (BLOCKED, CANCELLED), "blocked", "block_refused"),
     # A person lets a job run that a failed parent holds.
     "release_hold": _move("operator", (BLOCKED,), (BLOCKED,), "hold_released"),
     "cancel_timeout": _move("maintenance", (CANCEL_REQUESTED,), (CANCELLED,), "cancel_timed_out"),

@@ -186,6 +186,11 @@ class Order(Struct, frozen=True, kw_only=True):
         return False
 
     @property
+    def is_whole(self) -> bool:
+        """True if no job is moved as soon as one is refused because of its key."""
+        return False
+
+    @property
     def reads_payload(self) -> bool:
         return False
 
@@ -707,6 +712,8 @@ def move_all(rows: Iterable[Row], order: Order, now: int, holders: Mapping[Held,
         if row.has_live_key and isinstance(answer, Patch) and answer.status in LIVE:
             taken[row.live_key] = row.id
         decided.append((row, answer))
+    if order.is_whole and any(isinstance(answer, Refusal) and answer.holder is not None for _, answer in decided):
+        return [(row, Refusal(row.status) if isinstance(answer, Patch) else answer) for row, answer in decided]
     return decided
 
 

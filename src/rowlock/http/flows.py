@@ -14,7 +14,7 @@ from rowlock.core.flows import MAX_JOBS, IfFailed, derived_id
 from rowlock.core.ids import check_id
 from rowlock.core.job import MAX_TEXT, Status
 from rowlock.core.rules import MAX_CHARS, parse_condition
-from rowlock.errors import FlowKeyTaken, InvalidInput, OnceTaken, UnknownParent
+from rowlock.errors import FlowKeyTaken, InvalidInput, KeyTaken, OnceTaken, UnknownParent
 from rowlock.http.call import Call
 from rowlock.http.enqueue import (
     EnqueueBody,
@@ -284,11 +284,17 @@ async def cancel_flow(call: Call, asked: BranchBody) -> FlowChanged:
 
 @ROUTES.add(
     "POST", "/api/flows/{id}/requeue", STEER,
-    "Run the failed and expired jobs of a flow or a branch again; if there is none, the cancelled ones",
+    "Run the failed and expired jobs of a flow or a branch again; if there is none, the cancelled ones", errors=(409,),
 )  # fmt: skip
 async def requeue_flow(call: Call, asked: BranchBody) -> FlowChanged:
     flows, flow_id = call.api.jobs.flows, call.parameters["id"]
-    return FlowChanged(changed=await flows.requeue(flow_id, node=asked.node, reason=asked.reason, by=call.by))
+    try:
+        return FlowChanged(changed=await flows.requeue(flow_id, node=asked.node, reason=asked.reason, by=call.by))
+    except KeyTaken as error:
+        if await hidden_jobs(call, [error.holder]):
+            text = f"a live job has the key of job {error.job_id}. Nothing was requeued"
+            raise Problem("key_taken", text, job=error.job_id) from None
+        raise Problem("key_taken", str(error), job=error.job_id, holder=error.holder) from None
 
 
 @ROUTES.add("DELETE", "/api/flows/{id}", STEER, "Delete a flow and its jobs, if none of them is live", errors=(409,))

@@ -57,8 +57,8 @@ async def move(connection: Any, sql: Statements, order: Order, ids: Sequence[str
     key of a job that is requeued: nothing was done, and the caller tries again later.
 
     To take a key may mean to wait for another transaction. A requeue of several jobs leaves those that have a key
-    unanswered: each needs a call of its own. A requeue doesn't wait while it holds its job: other transactions that
-    wait for the job could hold up the one that has the key, which would be a deadlock.
+    unanswered: each needs a call of its own, unless all or none are to be moved. A requeue doesn't wait while it holds
+    its jobs: other transactions that wait for them could hold up the one that has the key, which would be a deadlock.
     """
     keyed: set[str] = set()
     waits = False
@@ -68,7 +68,7 @@ async def move(connection: Any, sql: Statements, order: Order, ids: Sequence[str
             if isinstance(order, Requeue):
                 sources = MOVES[order.verb].sources
                 keyed = {row.id for row in rows if row.has_live_key and row.status in sources}
-                if len(ids) == 1 and keyed:
+                if keyed and (len(ids) == 1 or order.is_whole):
                     waits = True
                     await connection.execute(_HARDLY_WAIT)
                     keyed = set()
