@@ -52,7 +52,7 @@ export class JobsClient {
         for (const job of jobs) {
             if (typeof job !== "string") {
                 const id = job.id ?? newId();
-                links.push({ ifFailed, ...job, id, after });
+                links.push({ ifFailed, ...job, id, after: [...(job.after ?? []), ...after] });
                 after = [id];
             }
             else if (links.length)

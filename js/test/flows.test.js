@@ -24,11 +24,15 @@ const statuses = (id, wanted) =>
 test("a chain runs in order, and hands on results", async () => {
   const [first, second, third] = [newTopic("a"), newTopic("b"), newTopic("c")];
   const before = await jobs.enqueue(first, {});
-  const made = await jobs.chain([before, { topic: second, payload: { n: 1 } }, { topic: third, payload: { n: { $result: `${second}.n` } } }], { name: "three" });
+  const beside = await jobs.enqueue(`${first}.beside`, {});
+  const last = { topic: third, payload: { n: { $result: `${second}.n` } }, after: [beside] };
+  const made = await jobs.chain([before, { topic: second, payload: { n: 1 } }, last], { name: "three" });
   assert.deepEqual([made.name, Object.keys(made.jobs)], ["three", [second, third]]);
   await finish(first);
   await statuses(made.id, { [second]: "pending", [third]: "blocked" });
   await finish(second, { n: 7 });
+  await statuses(made.id, { [second]: "completed", [third]: "blocked" }); // the chain keeps the job's own `after`
+  await finish(`${first}.beside`);
   await statuses(made.id, { [third]: "pending" });
   assert.deepEqual((await jobs.get(made.jobs[third].id)).payload, { n: 7 });
   await finish(third);
