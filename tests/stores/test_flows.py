@@ -26,7 +26,7 @@ from rowlock.stores.flows import (
 from tests.stores import harness
 from tests.stores.conftest import shared_store
 from tests.stores.flow_maker import Made, Node, children_of, claim, edges, end, made, make, node, tick
-from tests.stores.harness import LEASE, NOBODY, START, Harness
+from tests.stores.harness import LEASE, NOBODY, START, Harness, settlement
 from tests.waiting import until
 
 store = shared_store
@@ -946,6 +946,27 @@ async def test_the_graph_and_the_list(store: Harness) -> None:
     assert await store.store.flow_graph(NOBODY) is None
     [row] = await store.store.flows([second.id])
     assert (row.name, row.by, row.jobs, row.untaken) == ("second", "ann", 4, 1)
+
+
+async def test_a_flow_is_not_held_while_a_job_is_about_to_start(
+    store: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def not_yet(**_: Any) -> set[str]:
+        return set()
+
+    nodes = {"a": node(), "held": node("a", if_failed="hold"), "behind": node("held"), "b": node(), "c": node("b")}
+    flow = await made(store.store, nodes)
+    a, b = await flow.runs("a", "b")
+    await end(store.store, a, FAILS)
+    with monkeypatch.context() as patched:  # PostgreSQL starts c in a transaction of its own, a moment later
+        patched.setattr(store.store, "_advance", not_yet, raising=False)
+        await store.store.settle([settlement(b, Completed(), ran=0.0)])
+        [row] = await store.store.flows([flow.id])
+        assert (flow_status(row), row.held) == ("running", 1)
+    await tick(store.store)
+    await flow.run("c")
+    [row] = await store.store.flows([flow.id])
+    assert flow_status(row) == "held"
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,8 @@ class NewChildren(Struct, frozen=True, kw_only=True):
 
 class FlowRow(Struct, frozen=True, kw_only=True):
     """A flow as it is stored, and how many of its jobs are there, by status. `untaken`: cancelled jobs to which no true
-    condition has led. `held`: jobs that wait for a person. Jobs that were deleted or pruned are missing."""
+    condition has led. `held`: jobs that wait for a person. `moving`: if there are such jobs, how many blocked ones
+    go on without a person: they don't wait for a blocked job. Jobs that were deleted or pruned are missing."""
 
     id: str
     name: str
@@ -132,6 +133,7 @@ class FlowRow(Struct, frozen=True, kw_only=True):
     counts: Mapping[str, int]
     untaken: int = 0
     held: int = 0
+    moving: int = 0
 
 
 class Ended(Struct, frozen=True):
@@ -719,7 +721,7 @@ def flow_status(flow: FlowRow) -> str:
     live = sum(counts.get(status, 0) for status in LIVE)
     if live:
         busy = live - counts.get(Status.BLOCKED, 0)
-        return "held" if flow.held and not busy else "running"
+        return "held" if flow.held and not busy and not flow.moving else "running"
     if counts.get(Status.FAILED, 0) or counts.get(Status.EXPIRED, 0):
         return "failed"
     return "cancelled" if counts.get(Status.CANCELLED, 0) > flow.untaken else "completed"

@@ -179,8 +179,9 @@ async def flows(
             counts=decode(counts),
             untaken=untaken,
             held=held,
+            moving=moving,
         )
-        for flow_id, title, by, jobs, created, counts, untaken, held in found
+        for flow_id, title, by, jobs, created, counts, untaken, held, moving in found
     ]
 
 

@@ -185,6 +185,7 @@ def _flow(conn: Connection, row: tuple[Any, ...]) -> FlowRow:
         counts=counts,
         untaken=untaken,
         held=held,
+        moving=conn.execute(sql("flow_moving"), {"id": flow_id}).fetchone()[0] if held else 0,
     )
 
 

@@ -5,7 +5,16 @@ WITH f AS MATERIALIZED (
       AND ($4::text IS NULL OR name = $4::text)
     ORDER BY id DESC LIMIT $3::int
 )
-SELECT f.id::text, f.name, f.by, f.jobs, f.created, c.counts::text, c.untaken, c.held
+SELECT f.id::text, f.name, f.by, f.jobs, f.created, c.counts::text, c.untaken, c.held,
+       CASE WHEN c.held = 0 THEN 0 ELSE (
+           -- Between the end of its parent and its own start, a job is blocked, too. Only this tells it from one that waits.
+           SELECT count(*)::int FROM {schema}._jobs j
+           WHERE j.flow_id = f.id AND j.flow_id IS NOT NULL AND j.status = 'blocked'
+             AND NOT EXISTS (SELECT FROM {schema}._jobs_edges e WHERE e.child = j.id AND e.verdict = 'hold')
+             AND NOT EXISTS (
+                 SELECT FROM {schema}._jobs_edges e JOIN {schema}._jobs p ON p.id = e.parent
+                 WHERE e.child = j.id AND e.call IS NULL AND e.ended IS NULL AND p.status = 'blocked')
+       ) END AS moving
 FROM f CROSS JOIN LATERAL (
     SELECT coalesce(json_object_agg(s.status, s.n), '{}') AS counts, coalesce(sum(s.untaken), 0)::int AS untaken,
            coalesce(sum(s.held), 0)::int AS held
