@@ -499,7 +499,11 @@ class Context(AnyContext):
             return inherited
         handlers = self._handlers or self
         codec.check_object(payload)
-        content = codec.encode([str(topic), dict(payload or {}), options.get("key")], "payload")
+        try:
+            content = codec.encode([str(topic), dict(payload or {}), options.get("key")], "payload")
+        except InvalidInput:
+            codec.encode_payload(payload)  # names the field
+            raise
         n = handlers._enqueued[content] = handlers._enqueued.get(content, 0) + 1
         inherited["id"] = derived_id(self.job.id, "enqueue", content, n)
         return inherited

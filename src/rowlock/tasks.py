@@ -22,7 +22,7 @@ from rowlock.core import codec
 from rowlock.core.cron import Cron, Every, When
 from rowlock.core.debounce import Debounce, check_debounce, check_window
 from rowlock.core.expected import explain
-from rowlock.core.flows import NodeResult, blank, outside_of
+from rowlock.core.flows import NodeResult, blanked, outside_of
 from rowlock.core.job import (
     DEFAULT_MAX_RETRIES,
     DEFAULT_PRIORITY,
@@ -380,13 +380,13 @@ class Arguments:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 bound.update(bound.pop(name, {}))
         try:
-            fields = msgspec.to_builtins(bound, str_keys=True, enc_hook=_encode_model)
+            fields = msgspec.to_builtins(bound, str_keys=True, builtin_types=(NodeResult,), enc_hook=_encode_model)
         except (TypeError, msgspec.ValidationError) as error:
             raise InvalidInput("payload", "bad_arguments", f"{self._name}: {error}") from None
         try:
             self.values(fields)
         except InvalidInput:
-            if not outside_of(fields):  # results of other jobs come later: the flow checks the rest
+            if not outside_of(blanked(fields)):  # results of other jobs come later: the flow checks the rest
                 raise
         return cast(dict[str, Any], fields)
 
@@ -611,8 +611,6 @@ def _encode_model(value: Any) -> Any:
     if is_pydantic(type(value)):
         # By alias, as it is validated. Without computed fields, which a model may refuse: it computes them again.
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    if isinstance(value, NodeResult):
-        return blank(value)
     raise TypeError(f"a {type(value).__name__} can't be stored as JSON")
 
 

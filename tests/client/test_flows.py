@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rowlock import Jobs
+from rowlock import Context, Every, Jobs, Node
 from rowlock.core.flows import MAX_EDGES, MAX_JOBS, NewFlow
 from rowlock.core.job import Status
 from rowlock.core.lifecycle import Completed, Failed, Outcome
@@ -188,6 +188,47 @@ async def test_a_payload_and_a_result_that_do_not_fit_the_schema(jobs: Jobs) -> 
     await worker.stop()
     assert failed.status is Status.FAILED
     assert "payload.amount: must be a whole number, not a text" in (failed.last_error or "")
+
+
+async def test_a_result_outside_of_its_flow(jobs: Jobs) -> None:
+    """Else a job would get what stands for it, as if it were data."""
+
+    @jobs.task
+    async def count(n: int) -> int:
+        return n
+
+    @jobs.task
+    async def show(what: Any) -> None: ...
+
+    @jobs.task(max_retries=0)
+    async def gather(ctx: Context) -> str:
+        leaf: Node[int] = jobs.flow("order").add(count.draft(1))
+        texts = []
+        for call in (ctx.gather([show.draft(leaf.result)]), ctx.enqueue("show", {"what": leaf.result})):
+            with pytest.raises(InvalidInput) as error:
+                await call
+            texts.append(str(error.value))
+        return "; ".join(texts)
+
+    leaf: Node[int] = jobs.flow("order").add(count.draft(1))
+    calls: dict[str, Callable[[], Any]] = {
+        "payload.n": lambda: count.enqueue(leaf.result),
+        "payload.what": lambda: show.using(delay=5).enqueue(leaf.result),
+        "payload.a[0]": lambda: jobs.enqueue("mail", {"a": [leaf.result]}),
+        "jobs[1].payload.n": lambda: jobs.enqueue_many([count.draft(1), count.draft(leaf.result)]),
+        "jobs[0].payload.a": lambda: jobs.enqueue_many([("mail", {"a": leaf.result})]),
+        "payload.n ": lambda: jobs.schedules.put("s", count.draft(leaf.result), Every(60)),
+    }
+    for field, call in calls.items():
+        with pytest.raises(InvalidInput, match=r"add this job to that flow, by flow\.add") as error:
+            await call()
+        assert error.value.field == field.strip()
+    await nothing_is_there(jobs)
+    started_by = await gather.enqueue()
+    worker = await started(jobs)
+    done = await ended(jobs, started_by.id)
+    await worker.stop()
+    assert [text.split(": ")[0] for text in str(done.result).split("; ")] == ["jobs[0].payload.what", "payload.what"]
 
 
 async def test_a_new_payload_uses_only_results_that_can_be_filled_in(jobs: Jobs) -> None:

@@ -25,6 +25,7 @@ from rowlock.core.debounce import (
     check_window,
     debounce_line,
 )
+from rowlock.core.flows import has_results
 from rowlock.core.ids import check_id
 from rowlock.core.job import Job, NewJob, check_topic, new_job
 from rowlock.core.limits import LIMITED, PUT, Limited, Put, fields_of, misfits, rules_of, share_of
@@ -105,12 +106,17 @@ class TemplateRule(FreeRule):
         self._is_plain = template.key is None and not template.has_window and not fields
 
     def check(self, payload: Mapping[str, Any], blanks: Collection[str] = ()) -> None:
-        if blanks:
-            self._check_rest(payload, blanks)
-        elif self._task is not None:
-            self._task.arguments.values(payload)
-        elif self._validator is not None:
-            self._validator.check(payload)
+        try:
+            if blanks:
+                self._check_rest(payload, blanks)
+            elif self._task is not None:
+                self._task.arguments.values(payload)
+            elif self._validator is not None:
+                self._validator.check(payload)
+        except InvalidInput:
+            if has_results(payload):
+                codec.encode_payload(payload)  # says that it has, and what to do
+            raise
 
     def plain(self, job_id: str, payload: Mapping[str, Any] | None) -> NewJob:
         codec.check_object(payload)

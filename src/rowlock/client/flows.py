@@ -165,9 +165,8 @@ class FlowDraft:
 
     def _place(self, job: Draftable, name: str | None) -> Node[Any]:
         """Add a job that waits for none. `_link` says for which, also for nodes that are added later."""
-        draft = draft_of(len(self._added), job)
-        if draft is not job:
-            draft.payload = blanked(draft.payload)
+        given = draft_of(len(self._added), job)
+        draft = replace(given, payload=blanked(given.payload))
         check_topic(draft.topic)
         if len(self._added) >= MAX_JOBS:
             raise InvalidInput("jobs", "too_many", f"a flow has at most {MAX_JOBS:,} jobs")

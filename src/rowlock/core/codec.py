@@ -166,8 +166,9 @@ def _check(value: Any, path: _Path, depth_left: int) -> None:
 
 
 def _not_json(path: _Path, value: object) -> InvalidInput:
-    kind = type(value).__name__
-    return InvalidInput(_render(path), "not_json", f"is a {kind}, which is not a JSON value; convert it first")
+    kind = type(value)
+    usual = f"is a {kind.__name__}, which is not a JSON value; convert it first"
+    return InvalidInput(_render(path), "not_json", getattr(kind, "__not_json__", usual))
 
 
 def _too_deep(path: _Path) -> InvalidInput:

@@ -164,6 +164,8 @@ class NodeResult:
     """Stands for the result of a parent in the payload of a draft. `node.result.amount` and `node.result["amount"]`
     stand for a part of it. `of`: the id of the parent."""
 
+    __not_json__ = "is the result of a job of a flow, which is not there yet: add this job to that flow, by flow.add(…)"
+
     def __init__(self, of: str, *path: str | int) -> None:
         self.__of = of
         self.__path = path
@@ -199,7 +201,7 @@ def blank(result: NodeResult) -> dict[str, Any]:
 
 
 def blanked(value: Any) -> Any:
-    """Return the payload with a blank for each result: `task.draft` has done that already, (topic, payload) has not."""
+    """Return the payload with a blank for each result."""
     if isinstance(value, NodeResult):
         return blank(value)
     if isinstance(value, dict):
@@ -207,6 +209,13 @@ def blanked(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [blanked(one) for one in value]
     return value
+
+
+def has_results(value: Any) -> bool:
+    """True if a result that is not there yet stands in the value."""
+    if isinstance(value, dict):
+        return any(map(has_results, value.values()))
+    return any(map(has_results, value)) if isinstance(value, list | tuple) else isinstance(value, NodeResult)
 
 
 def check_flow_name(name: object) -> str:
