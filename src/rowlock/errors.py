@@ -275,20 +275,22 @@ class FlowRefused(RowlockError):
 
 
 class UnknownParent(RowlockError):
-    """A flow is to wait for a job that is not there."""
+    """A flow is to wait for a job that is not there. `field`: of the job of the flow that is to wait."""
 
-    def __init__(self, parent: str) -> None:
+    def __init__(self, parent: str, field: str = "after") -> None:
         self.parent = parent
+        self.field = field
         super().__init__(f"the flow can't wait for job {parent}: there is no such job, or it was deleted or pruned")
 
 
 class FlowKeyTaken(RowlockError):
-    """A live job has the key of a job of the flow. Nothing of the flow is written."""
+    """A live job has the key of a job of the flow. Nothing of the flow is written. `field`: of the job of the flow."""
 
-    def __init__(self, topic: str, key: str, holder: str) -> None:
+    def __init__(self, topic: str, key: str, holder: str, field: str = "key") -> None:
         self.topic = topic
         self.key = key
         self.holder = holder
+        self.field = field
         super().__init__(f"the flow can't be enqueued: job {holder} of the topic {topic} has the key {key!r}")
 
 

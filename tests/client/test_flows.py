@@ -83,7 +83,7 @@ async def test_a_cycle(jobs: Jobs) -> None:
         c = flow.add(("mail", {}), name="c", after=b)
         flow.wait(a, c)
 
-    error = await refused(jobs, build, "after", "cycle")
+    error = await refused(jobs, build, "jobs[0].after", "cycle")
     assert "a → c → b → a" in str(error)
 
 
@@ -92,7 +92,7 @@ async def test_a_job_that_waits_for_itself(jobs: Jobs) -> None:
         a = flow.add(("mail", {}), name="a")
         flow.wait(a, a)
 
-    await refused(jobs, build, "after", "cycle")
+    await refused(jobs, build, "jobs[0].after", "cycle")
 
 
 async def test_a_parent_of_another_flow_by_its_node(jobs: Jobs) -> None:
@@ -144,7 +144,7 @@ async def test_an_unknown_or_deleted_or_pruned_parent(jobs: Jobs) -> None:
         flow.add(("mail", {}), after="a")
         with pytest.raises(UnknownParent) as error:
             await flow.enqueue()
-        assert error.value.parent == parent
+        assert (error.value.parent, error.value.field) == (parent, "jobs[0].after")
     assert (await jobs.list()).total == 1
     assert (await jobs.flows.list()).items == []
     await jobs.delete(kept)  # nobody waits for it
@@ -158,7 +158,7 @@ async def test_a_key_that_a_live_job_has(jobs: Jobs) -> None:
     flow.add(draft, after="a")
     with pytest.raises(FlowKeyTaken) as error:
         await flow.enqueue()
-    assert error.value.holder == holder.id
+    assert (error.value.holder, error.value.field) == (holder.id, "jobs[1].key")
     assert (await jobs.list()).total == 1
     await jobs.delete(holder.id)
     assert len((await flow.enqueue()).jobs) == 2  # it may be tried again

@@ -202,11 +202,11 @@ BAD: list[tuple[dict[str, Any], int, str, str]] = [
     ({"jobs": []}, 400, "empty", "jobs"),
     ({"jobs": [{"topic": "t"}] * (MAX_JOBS + 1)}, 400, "too_many", "jobs"),
     ({"jobs": [{"topic": "t", "name": "a", "after": ["b"]}, {"topic": "t", "name": "b", "after": ["a"]}]}, 400,
-     "cycle", "after"),
-    (one(after=["b"]), 400, "cycle", "after"),
-    (one(payload={"x": {"$result": "b"}}), 400, "cycle", "after"),
+     "cycle", "jobs[0].after"),
+    (one(after=["b"]), 400, "cycle", "jobs[1].after"),
+    (one(payload={"x": {"$result": "b"}}), 400, "cycle", "jobs[1].after"),
     (one(after=["c"]), 400, "unknown_parent", "jobs[1].after"),
-    (one(after=[NOWHERE]), 400, "unknown_parent", "after"),
+    (one(after=[NOWHERE]), 400, "unknown_parent", "jobs[1].after"),
     (one(payload={"x": {"$result": "c.y"}}), 400, "unknown_parent", "jobs[1].payload.x"),
     (one(payload={"x": {"$result": 7}}), 400, "bad_result", "jobs[1].payload.x"),
     (one(payload={"x": {"$result": "a", "y": 1}}), 400, "bad_result", "jobs[1].payload.x"),
@@ -226,7 +226,7 @@ BAD: list[tuple[dict[str, Any], int, str, str]] = [
     (one(key="k", ifLive="queue"), 400, "in_flow", "jobs[1].if_live"),
     (one(colour=1), 400, "unknown_field", "jobs[1].colour"),
     (one(payload={"password": "[redacted]"}), 400, "redacted", "jobs[1].payload.password"),
-    (one(key="taken"), 409, "flow_key_taken", "key"),
+    (one(key="taken"), 409, "flow_key_taken", "jobs[1].key"),
     ({"name": " "}, 400, "empty", "name"),
     ({"id": "7"}, 400, "bad_id", "id"),
     ({"colour": 1}, 400, "unknown_field", "colour"),
@@ -285,7 +285,9 @@ async def test_a_hidden_job_is_no_parent_and_no_holder(world: World) -> None:
     told = []
     for parent in (secret, NOWHERE):
         body = {"name": "spy", "jobs": [{"topic": "mail", "after": [parent], "when": "job.status = 'failed'"}]}
-        told.append(is_problem(await world.post("user A", "/api/flows", body), 400, "unknown_parent")["detail"])
+        problem = is_problem(await world.post("user A", "/api/flows", body), 400, "unknown_parent")
+        assert problem["field"] == "jobs[0].after"
+        told.append(problem["detail"])
     assert told[0].replace(secret, "") == told[1].replace(NOWHERE, "")
     for taken in ({"key": "k", "scope": "user", "scopeId": B}, {"id": secret}):
         answer = await world.post("user A", "/api/flows", {"name": "spy", "jobs": [{"topic": "mail", **taken}]})

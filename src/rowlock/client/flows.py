@@ -289,7 +289,8 @@ class FlowDraft:
         if not self._added:
             raise InvalidInput("jobs", "empty", "the flow has no jobs: add some first")
         if cycle := find_cycle({name: list(one.parents) for name, one in self._added.items()}):
-            raise InvalidInput("after", "cycle", f"these jobs wait for each other: {' → '.join(cycle)}")
+            field = f"jobs[{list(self._added).index(cycle[0])}].after"
+            raise InvalidInput(field, "cycle", f"these jobs wait for each other: {' → '.join(cycle)}")
         used = {edge.node.id for one in self._added.values() for edge in one.parents.values()}
         outside = [job_id for job_id in self._outside if job_id in used]
         if outside and conn is not None:

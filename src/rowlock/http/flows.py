@@ -187,7 +187,8 @@ async def create_flow(call: Call, asked: FlowCreateBody) -> FlowCreated:
         raise await had(call, error) from None
     except FlowKeyTaken as error:
         if await hidden_jobs(call, [error.holder]):
-            raise Problem("flow_key_taken", "a live job has the key of a job of the flow", field="key") from None
+            text = "a live job has the key of a job of the flow"
+            raise Problem("flow_key_taken", text, field=error.field) from None
         raise
     topics = dict(zip(told.jobs, (one.topic for one in jobs), strict=True))
     answers = {name: enqueued_body(topics[name], one) for name, one in told.jobs.items()}
@@ -226,10 +227,10 @@ def _at(n: int) -> Iterator[None]:
 async def _check_parents(call: Call, flow: FlowDraft, jobs: Sequence[FlowJob]) -> None:
     """Refuse to wait for jobs that the caller may not see, and to use what is hidden from it."""
     hidden = await hidden_jobs(call, list(flow._outside))
-    if hidden:
-        raise UnknownParent(min(hidden))
     outside = {node.name for node in flow._outside.values()}
     for n, (one, added) in enumerate(zip(jobs, flow._added.values(), strict=True)):
+        if unseen := hidden & {edge.node.id for edge in added.parents.values()}:
+            raise UnknownParent(min(unseen), f"jobs[{n}].after")
         asked = [] if one.when is None else list(parse_condition(one.when, added.parents).claims())
         with _at(n):
             check_results(call, one.payload, asked, outside)

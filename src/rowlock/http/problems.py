@@ -279,9 +279,9 @@ def from_error(error: errors.RowlockError) -> Problem:
         case errors.KeyTaken():
             return Problem("key_taken", "another live job has its key", field="key")
         case errors.FlowKeyTaken():
-            return Problem("flow_key_taken", str(error), field="key", holder=error.holder)
+            return Problem("flow_key_taken", str(error), field=error.field, holder=error.holder)
         case errors.UnknownParent():
-            return Problem("unknown_parent", str(error), field="after")
+            return Problem("unknown_parent", str(error), field=error.field)
         case errors.FlowNotFound():
             return Problem("flow_not_found", str(error))
         case errors.FlowRefused():

@@ -243,15 +243,17 @@ def edge_data(edge: Edge) -> dict[str, Any]:
 def refuse_missing(flow: NewFlow, found: Iterable[str]) -> None:
     """Raise if a job that the flow waits for is not there."""
     if missing := sorted(set(flow.outside) - set(found)):
-        raise UnknownParent(missing[0])
+        child = next(edge.child for edge in flow.edges if edge.parent == missing[0])
+        n = [job.id for job in flow.jobs].index(child)
+        raise UnknownParent(missing[0], f"jobs[{n}].after")
 
 
 def refuse_taken(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> bool:
     """Raise if a live job has the key of one of these jobs, or if some of them were there before: a flow is made as a
     whole. Return True if all of them were: then it was made before."""
-    for job, answer in zip(jobs, answers, strict=True):
+    for n, (job, answer) in enumerate(zip(jobs, answers, strict=True)):
         if answer.id != job.id:
-            raise FlowKeyTaken(job.topic, job.key or "", answer.id)
+            raise FlowKeyTaken(job.topic, job.key or "", answer.id, f"jobs[{n}].key")
     there = [answer.id for answer in answers if answer.existing]
     if there and len(there) < len(jobs):
         raise IdTaken(there[0], "flow")
