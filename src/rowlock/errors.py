@@ -284,14 +284,22 @@ class UnknownParent(RowlockError):
 
 
 class FlowKeyTaken(RowlockError):
-    """A live job has the key of a job of the flow. Nothing of the flow is written. `field`: of the job of the flow."""
+    """A live job has the key of a job of the flow. Nothing of the flow is written. `field`: of the job of the flow.
+    `holder` None: an earlier job of the same flow has the key, `sibling`."""
 
-    def __init__(self, topic: str, key: str, holder: str, field: str = "key") -> None:
+    def __init__(
+        self, topic: str, key: str, holder: str | None, field: str = "key", sibling: str | None = None
+    ) -> None:
         self.topic = topic
         self.key = key
         self.holder = holder
         self.field = field
-        super().__init__(f"the flow can't be enqueued: job {holder} of the topic {topic} has the key {key!r}")
+        self.sibling = sibling
+        if holder is None:
+            text = f"{sibling} and {field} of the topic {topic} are the same, {key!r}: give each job another key"
+        else:
+            text = f"job {holder} of the topic {topic} has the key {key!r}"
+        super().__init__(f"the flow can't be enqueued: {text}")
 
 
 class TemplateNotFound(RowlockError):

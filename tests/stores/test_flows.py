@@ -811,8 +811,11 @@ async def test_a_key_that_a_live_job_has(store: Harness) -> None:
 
 async def test_two_jobs_of_a_flow_with_one_key(store: Harness) -> None:
     before = await tables(store)
-    with pytest.raises(FlowKeyTaken):
-        await store.store.insert_flow(make({"a": node(key="k"), "b": node("a", key="k")}))
+    with pytest.raises(
+        FlowKeyTaken, match=r"jobs\[0\]\.key and jobs\[2\]\.key of the topic mail are the same"
+    ) as refused:
+        await store.store.insert_flow(make({"a": node(key="k"), "b": node("a"), "c": node("b", key="k")}))
+    assert refused.value.holder is None
     assert await tables(store) == before
 
 

@@ -186,7 +186,7 @@ async def create_flow(call: Call, asked: FlowCreateBody) -> FlowCreated:
     except OnceTaken as error:
         raise await had(call, error) from None
     except FlowKeyTaken as error:
-        if await hidden_jobs(call, [error.holder]):
+        if error.holder is not None and await hidden_jobs(call, [error.holder]):
             text = "a live job has the key of a job of the flow"
             raise Problem("flow_key_taken", text, field=error.field) from None
         raise

@@ -154,7 +154,10 @@ CODES: dict[str, tuple[int, str]] = {
     "callback_ended": (409, "The job does not ask for this answer any more."),
     "callback_late": (409, "The time for an answer is over."),
     "cancel_unsupported": (409, "The topic's template says that a job can't be cancelled once a run has started."),
-    "flow_key_taken": (409, "A live job, `holder`, has the key of a job of the flow. Nothing was added."),
+    "flow_key_taken": (
+        409,
+        "A live job, `holder`, or a job of the same flow has the key of a job. Nothing was added.",
+    ),
     "flow_not_found": (404, "There is no such flow, or all of its jobs are pruned."),
     "http_disabled": (404, "The HTTP API is switched off by the setting `http_enabled`."),
     "id_taken": (409, "The id was enqueued before, with other content."),
@@ -279,7 +282,8 @@ def from_error(error: errors.RowlockError) -> Problem:
         case errors.KeyTaken():
             return Problem("key_taken", "another live job has its key", field="key")
         case errors.FlowKeyTaken():
-            return Problem("flow_key_taken", str(error), field=error.field, holder=error.holder)
+            more: dict[str, Any] = {} if error.holder is None else {"holder": error.holder}
+            return Problem("flow_key_taken", str(error), field=error.field, **more)
         case errors.UnknownParent():
             return Problem("unknown_parent", str(error), field=error.field)
         case errors.FlowNotFound():

@@ -253,7 +253,8 @@ def refuse_taken(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> bool:
     whole. Return True if all of them were: then it was made before."""
     for n, (job, answer) in enumerate(zip(jobs, answers, strict=True)):
         if answer.id != job.id:
-            raise FlowKeyTaken(job.topic, job.key or "", answer.id, f"jobs[{n}].key")
+            same = next((f"jobs[{i}].key" for i, one in enumerate(jobs[:n]) if one.id == answer.id), None)
+            raise FlowKeyTaken(job.topic, job.key or "", answer.id if same is None else None, f"jobs[{n}].key", same)
     there = [answer.id for answer in answers if answer.existing]
     if there and len(there) < len(jobs):
         raise IdTaken(there[0], "flow")
