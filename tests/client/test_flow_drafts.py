@@ -126,7 +126,12 @@ def test_what_is_no_node_leaves_nothing_behind(flow: Flow, after: Any) -> None:
 
 def test_a_condition_is_not_replaced(flow: Flow) -> None:
     flow.add(("ship", {}), after="pay", when="pay.result > 1")
-    assert refused(lambda: flow.wait("ship", "pay", if_failed="run"))[:2] == ("parent", "both_given")
+    flow.add(("pack", {}), name="pack")
+    both: Any = ["pack", "pay"]
+    assert refused(lambda: flow.wait("ship", both, if_failed="run"))[:2] == ("parent", "both_given")
+    wrong: Any = ["pay", 5]
+    assert refused(lambda: flow.wait("pack", wrong))[:2] == ("after", "not_a_node")
+    assert [list(flow._added[name].parents) for name in ("ship", "pack")] == [["pay"], []]
 
 
 async def test_a_flow_that_is_enqueued_takes_no_more_jobs() -> None:

@@ -235,13 +235,14 @@ class FlowDraft:
             raise InvalidInput("child", "unknown_node", problem)
         self._check_open()
         policy = check_if_failed(if_failed)
-        for node in self._nodes(parent, added.node):
+        nodes = list(self._nodes(parent, added.node))  # all or none
+        for node in nodes:
             if (old := added.parents.get(node.name)) is not None and old.condition is not None:
                 problem = (
                     f"{added.node.name} waits for {node.name} by a condition, which says what happens if it failed"
                 )
                 raise InvalidInput("parent", "both_given", problem)
-            added.parents[node.name] = _Parent(node, policy, None)
+        added.parents |= {node.name: _Parent(node, policy, None) for node in nodes}
 
     def _known(self, without: Node[Any] | None = None) -> str:
         names = [name for name, one in self._added.items() if one.node is not without]
