@@ -38,7 +38,7 @@ from rowlock.client.templates import Templates
 from rowlock.client.tokens import Tokens
 from rowlock.client.topics import Topics
 from rowlock.client.verify import Report, verify
-from rowlock.client.why import Why, explain, has_live_worker, lane_of
+from rowlock.client.why import Why, explain, has_live_worker, lane_of, name_untaken
 from rowlock.client.workers import Workers
 from rowlock.core import codec
 from rowlock.core.flows import IfFailed, check_blanks
@@ -513,7 +513,10 @@ class Jobs(Registry):
             [ready] = [0] if has_live_worker(lane, now, workers) else await store.count_ready([lane])
         elif job.status is Status.BLOCKED:
             edges = (await store.read([job.id], StoredEdges)).get(job.id)
-            place = None if edges is not None else (await store.read([job.id], InLine)).get(job.id)
+            if edges is None:
+                place = (await store.read([job.id], InLine)).get(job.id)
+            elif held := [edge.parent for edge in edges.items if edge.verdict == "hold"]:
+                edges = StoredEdges(name_untaken(edges.items, await store.read(held, StoredEdges)))
         elif job.status is Status.WAITING:
             edges = None if job.flow_id is None else (await store.read([job.id], StoredEdges)).get(job.id)
             wait = current_wait(job, await reading.steps(store, job.id))

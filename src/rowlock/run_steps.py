@@ -867,10 +867,13 @@ class RunSteps:
         old, new = [edge.name for edge in edges], [draft.topic for draft in call.drafts]
         if old == new:
             return
-        started = f"{len(old)} jobs" if len(old) != len(new) else f"a job of the topic {_first_other(old, new)}"
+        if len(old) == len(new):
+            started, asked = (f"a job of the topic {topic}" for topic in _first_others(old, new))
+        else:
+            started, asked = (f"{len(topics)} job{'s' * (len(topics) != 1)}" for topics in (old, new))
         self._spoiled = StepChanged(
             str(call),
-            f"an earlier run has started {started} by this call, and now it asks for {len(new)} jobs",
+            f"an earlier run has started {started} by this call, and now it asks for {asked}",
             "Let each run ask for the same jobs: store what decides about them by ctx.step",
         )
         raise self._spoiled
@@ -1185,8 +1188,9 @@ class RunSteps:
             _current.reset(token)
 
 
-def _first_other(old: Sequence[str], new: Sequence[str]) -> str:
-    return next(one for one, other in zip(old, new, strict=True) if one != other)
+def _first_others(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
+    """Return the first pair that differs."""
+    return next(pair for pair in zip(old, new, strict=True) if pair[0] != pair[1])
 
 
 def _this_caller() -> asyncio.Task[Any] | threading.Thread:

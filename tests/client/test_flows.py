@@ -364,6 +364,24 @@ async def test_a_hold_is_released_or_refused(jobs: Jobs) -> None:
     assert (entry.action, entry.by, entry.reason) == ("release_hold", "ann", "it is fine")
 
 
+async def test_why_says_how_the_parent_of_a_held_job_has_ended(jobs: Jobs) -> None:
+    flow = jobs.flow("order")
+    first = flow.add(("mail", {}), name="first")
+    flow.add(("mail", {}), after=first, when="first.result = 1", name="untaken")
+    second = flow.add(("mail", {}), name="second")
+    third = flow.add(("mail", {}), name="third")
+    held = {name: flow.add(("mail", {}), after=name, if_failed="hold") for name in ("untaken", "second", "third")}
+    await flow.enqueue()
+    await jobs.cancel(second.id)
+    store = await store_of(jobs)
+    for one in await claim(store, "mail"):
+        await end(store, one, FAILS if one.id == third.id else Completed(2))
+    for name, how in (("untaken", "was not taken"), ("second", "was cancelled"), ("third", "has failed")):
+        answer = (await jobs.why(held[name].id)).answer
+        assert answer.startswith(f"It is held until a person decides: {name} (")
+        assert answer.endswith(f") {how}.")
+
+
 async def test_a_flow_is_deleted_as_a_whole(jobs: Jobs) -> None:
     ids = await diamond(jobs)
     with pytest.raises(ChildrenWait):

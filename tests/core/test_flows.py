@@ -116,7 +116,7 @@ def test_every_end_for_every_policy(status: str, if_failed: str) -> None:
 def test_a_parent_that_is_gone_counts_as_deleted() -> None:
     decided = decide({1: Ended(None)}, [row(9)], [edge(9, 1)])
     [(order, _)] = decided.orders
-    assert order.reason == f"p1 ({job_id(1)}) has been deleted"
+    assert order.reason == f"p1 ({job_id(1)}) was deleted"
     decided = decide({1: Ended(None)}, [row(9)], [edge(9, 1, ended="completed", verdict="pass")])
     assert orders(decided) == {job_id(9): "Start"}  # the edge knows better
 

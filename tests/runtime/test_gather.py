@@ -166,6 +166,19 @@ async def _total_is(jobs: Jobs, filter: Filter, total: int) -> bool:
     return (await jobs.list(filter)).total == total
 
 
+async def test_another_topic_is_refused(jobs: Jobs, world: World) -> None:
+    @jobs.task("changed", max_retries=1, retry=[0.0])
+    async def changed(ctx: Context) -> None:
+        world.seen.append("one more")
+        await ctx.run(("part" if len(world.seen) < 3 else "other", {"n": 1}))
+        raise ValueError("again")
+
+    await jobs.start()
+    failed = await ended(jobs, (await changed.enqueue()).id)
+    text = "has started a job of the topic part by this call, and now it asks for a job of the topic other"
+    assert text in (failed.last_error or "")
+
+
 async def test_another_number_of_jobs_is_refused(jobs: Jobs, world: World) -> None:
     @jobs.task("changed", max_retries=1, retry=[0.0])
     async def changed(ctx: Context) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from rowlock.core.flows import Edge, children_signal
+from rowlock.core.flows import NOT_TAKEN, Edge, children_signal, said_of
 from rowlock.core.job import Job, Lane, Status
 from rowlock.core.steps import StoredStep
 from rowlock.core.times import NEVER_AT
 from rowlock.core.waits import SLEEP, signal_wait
 from rowlock.stores.base import MOST_COUNTED, InLine, Pause, WorkerInfo
+from rowlock.stores.flows import StoredEdges
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -239,9 +241,15 @@ def _blocked_in_flow(job: Job, edges: Sequence[Edge]) -> Why:
             f"To give up: rowlock jobs cancel {job.id}",
             f"To run the parent again: rowlock jobs requeue {holding[0].parent}",
         ]
-        ended = "; ".join(f"{edge.name} ({edge.parent}) has {edge.ended}" for edge in holding[:5])
+        ended = "; ".join(map(said_of, holding[:5]))
         return Why("held", f"It is held until a person decides: {ended}.", ways)
     return Why("parents", "Its parents have ended, and it is about to be ready.", [])
+
+
+def name_untaken(edges: Sequence[Edge], above: Mapping[str, StoredEdges]) -> list[Edge]:
+    """Return the edges; those from parents that were not taken say so. `above`: what leads to the parents."""
+    untaken = {one for one, found in above.items() if any(edge.verdict == "untaken" for edge in found.items)}
+    return [replace(edge, ended=NOT_TAKEN) if edge.parent in untaken else edge for edge in edges]
 
 
 def _waiting_for_children(job: Job, children: Sequence[Edge]) -> Why:

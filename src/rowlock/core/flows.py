@@ -644,7 +644,7 @@ class _Child:
             self._start()  # the most common case, before all others are looked for
             return
         if stopped := [edge for edge in self.edges if edge.verdict == "stop"]:
-            self.what, self.reason = "stop", f"{stopped[0].name} ({stopped[0].parent}) has {_word(stopped[0].ended)}"
+            self.what, self.reason = "stop", said_of(stopped[0])
             return
         if untaken := [edge for edge in self.edges if edge.is_untaken]:
             self.what, self.reason = "stop", f"{NOT_TAKEN}, as {untaken[0].name} ({untaken[0].parent})"
@@ -690,8 +690,10 @@ def _facts(edge: Edge) -> dict[str, Any]:
     return {"status": edge.ended, "result": result, "error": edge.error}
 
 
-def _word(ended: str | None) -> str:
-    return {"cancelled": "been cancelled", "deleted": "been deleted"}.get(ended or "", ended or "ended")
+def said_of(edge: Edge) -> str:
+    """Return how the parent has ended, in words."""
+    verb = "was" if edge.ended in (Status.CANCELLED, DELETED, NOT_TAKEN) else "has"
+    return f"{edge.name} ({edge.parent}) {verb} {edge.ended}"
 
 
 def _reach_children(owner: Row, children: Sequence[Row]) -> list[tuple[Order, list[Row]]]:
