@@ -969,9 +969,10 @@ FROM unnest($1::uuid[]) AS s (id) CROSS JOIN LATERAL (
 
 -- ════ flow_awaited ════
 
--- Which of these jobs ($2) have children that still wait for their end. $1: their lines.
+-- Which of these jobs ($2) have children that still wait for their end, or are held because of it. $1: their lines.
 SELECT DISTINCT e.parent::text FROM public._jobs_edges e
-WHERE e.line = ANY ($1::text[]) AND e.parent = ANY ($2::uuid[]) AND e.ended IS NULL;
+WHERE e.line = ANY ($1::text[]) AND e.parent = ANY ($2::uuid[]) AND (e.ended IS NULL OR (e.verdict = 'hold' AND EXISTS (
+    SELECT FROM public._jobs c WHERE c.id = e.child AND c.status = 'blocked')));
 
 -- ════ flow_children ════
 

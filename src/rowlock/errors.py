@@ -142,13 +142,12 @@ class CancelUnsupported(InvalidState):
 
 
 class ChildrenWait(InvalidState):
-    """Other jobs of its flow still wait for its end."""
+    """Other jobs of its flow still wait for its end, or are held because of it."""
 
     def __init__(self, job_id: str, status: str) -> None:
         super().__init__(job_id, "delete", status, ())
-        self.args = (
-            f"can't delete job {job_id}: other jobs of its flow wait for it. Cancel it, or delete the whole flow",
-        )
+        text = f"can't delete job {job_id}: other jobs of its flow wait for it, or are held because of it"
+        self.args = (f"{text}. Cancel it, release or cancel the held jobs, or delete the whole flow",)
 
 
 class VersionPassed(RowlockError):

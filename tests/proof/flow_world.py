@@ -295,6 +295,10 @@ class FlowWorld:
         """After `_follow`, a job that is blocked by no live parent is held."""
         return one.status == "blocked" and all(self.jobs[parent].end is not None for parent in one.parents)
 
+    def _is_held_by(self, child: Known, parent: Known) -> bool:
+        holds = child.parents[parent.id] == ("hold", None) and parent.end in BAD and parent.id not in child.forgiven
+        return holds and child.status == "blocked"
+
     async def _release(self) -> None:
         blocked = self._some("blocked")
         held = [one for one in blocked if self._is_held(one)]
@@ -313,7 +317,8 @@ class FlowWorld:
             return
         one = self.random.choice(found)
         [answer] = await self.store.move([one.id], Delete(by="ann"))
-        awaited = one.end is None and any(child.status != "gone" for child in self._children(one))
+        children = [child for child in self._children(one) if child.status != "gone"]
+        awaited = bool(children) if one.end is None else any(self._is_held_by(child, one) for child in children)
         assert answer.done != awaited, f"{one}: {answer}"
         if answer.done:
             one.last, one.status = one.end or "deleted", "gone"

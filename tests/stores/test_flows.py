@@ -616,6 +616,17 @@ async def test_a_job_that_others_wait_for_is_not_deleted(store: Harness) -> None
     await legal(store)
 
 
+async def test_the_parent_of_a_held_job_is_not_deleted(store: Harness) -> None:
+    """It could not be requeued any more."""
+    flow = await made(store.store, {"a": node(), "b": node("a", if_failed="hold")})
+    await flow.run("a", FAILS)
+    [answer] = await store.store.move([flow["a"]], Delete(by="ann"))
+    assert (answer.done, answer.why, answer.status) == (False, "awaited", Status.FAILED)
+    await cancel(store.store, flow["b"])
+    [answer] = await store.store.move([flow["a"]], Delete(by="ann"))
+    assert answer.done
+
+
 async def test_a_deleted_child_leaves_no_edge(store: Harness) -> None:
     flow = await made(store.store, {"a": node(), "b": node("a"), "c": node("b")})
     await flow.run("a", FAILS)

@@ -123,7 +123,7 @@ class Refusal(Struct, frozen=True):
     """Nothing is written. `status` is the reason, or `holder`: the live job that has the key, or `steps`: the names of
     all stored steps, none of which is the one that was asked for, or `why`: "known" (the signal has come before),
     "full" (too many unread signals), "late" (the address has ended), "gone" (there is no such address any more),
-    "awaited" (other jobs wait for its end), "not_held" (nothing holds it)."""
+    "awaited" (other jobs wait for its end, or are held because of it), "not_held" (nothing holds it)."""
 
     status: Status
     holder: str | None = None
@@ -423,8 +423,8 @@ _CLEARED = (
 
 
 class Delete(Order, frozen=True, kw_only=True):
-    """Archived jobs too. The audit's entry stays. `awaited`: jobs of flows whose end other jobs still wait for; the
-    store fills them in."""
+    """Archived jobs too. The audit's entry stays. `awaited`: jobs of flows whose end other jobs still wait for, or
+    because of which they are held; the store fills them in."""
 
     verb = "delete"
     awaited: frozenset[str] = frozenset()
