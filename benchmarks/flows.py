@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from benchmarks.servers import POSTGRES
 from benchmarks.waits import fresh
 from rowlock import Context, Jobs
+from rowlock.cli.service import calm_collector
 from tests.servers import PostgresServer
 
 _SLOTS = 500
@@ -126,7 +127,9 @@ def main() -> None:
     for name, default in (("jobs", 10_000), ("children", 1_000), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--only", choices=["postgres", "sqlite"])
-    asyncio.run(measure(parser.parse_args()))
+    given = parser.parse_args()
+    calm_collector()  # as `rowlock worker` does
+    asyncio.run(measure(given))
 
 
 if __name__ == "__main__":
