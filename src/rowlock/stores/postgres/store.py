@@ -262,10 +262,11 @@ class PostgresStore:
         return answers
 
     async def _insert(self, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
-        keyed = any(job.key is not None for job in jobs)
-        shared = any([job.share for job in jobs])  # noqa: C419 - a generator takes twice as long
-        if not keyed and not repeat and not shared:
+        # One pass, and no generator, which takes twice as long.
+        if not repeat and not any([job.key is not None or job.share is not None for job in jobs]):  # noqa: C419
             return await self._insert_new(jobs)
+        keyed = any(job.key is not None for job in jobs)
+        shared = any(job.share is not None for job in jobs)
         self._owes_ring = True
         if repeat:
             await self._ghosts.outlast(jobs, self.now)
