@@ -222,7 +222,8 @@ class PostgresStore:
 
     async def close(self) -> None:
         if self._advancing is not None:
-            self._advancing.cancel()
+            self._advancing.cancel()  # the notes stay, and another worker finds them
+            await asyncio.wait([self._advancing])
         await self._transactions.close()
         await self._doorbell.close()  # wakes who waits, and they must find the connections closed
         await self._connections.close()
