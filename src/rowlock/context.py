@@ -171,7 +171,7 @@ class AnyContext:
         if call is not None and call.late:
             return True
         why = self._link.interruption
-        return why is not None and not _is_deaf(call, why)
+        return why is not None and not _may_go_on(call, why)
 
     def check(self) -> None:
         """Raise if the run must end: Cancelled, TimeLimit, LeaseLost or WorkerStopping. It is cheap: no I/O."""
@@ -184,7 +184,7 @@ class AnyContext:
     def must_end(self, call: StepCall | None = None) -> None:
         """Raise if the run must end. `call`: the step that is about to run, or runs."""
         match self._link.interruption:
-            case Interruption.CANCELLED if _is_deaf(call, Interruption.CANCELLED):
+            case Interruption.CANCELLED if _may_go_on(call, Interruption.CANCELLED):
                 pass
             case Interruption.CANCELLED:
                 raise Cancelled(self.job.cancel_reason)
@@ -252,7 +252,7 @@ class AnyContext:
         return {**inherited, **options}  # type: ignore[typeddict-item]
 
 
-def _is_deaf(call: StepCall | None, why: Interruption) -> bool:
+def _may_go_on(call: StepCall | None, why: Interruption) -> bool:
     """True if this step may go on all the same: it can't be cancelled."""
     return why is Interruption.CANCELLED and call is not None and not call.step.cancelable
 

@@ -93,7 +93,8 @@ def _restore(kind: type[RowlockError], args: tuple[Any, ...], data: dict[str, An
 
 
 def last_line(error: str) -> str:
-    """Return the exception itself, out of the text of a traceback. The drawing of a group ends with a rule."""
+    """Return the exception's own line from the text of a traceback. The drawing of an exception group ends with a rule
+    (+--): then it is a line of that drawing."""
     lines = [line for line in error.splitlines() if line.strip()]
     if lines and lines[-1].lstrip().startswith("+--"):
         lines = [line[4:] for line in lines if line.startswith("  | ") and not line[4:5].isspace()]
@@ -274,7 +275,7 @@ class FlowRefused(RowlockError):
 
 
 class UnknownParent(RowlockError):
-    """A flow is to wait for a job that is not there. `field`: of the job of the flow that is to wait."""
+    """A flow is to wait for a job that is not there. `field`: the entry that is to wait, such as jobs[2].after."""
 
     def __init__(self, parent: str, field: str = "after") -> None:
         self.parent = parent

@@ -126,8 +126,8 @@ class Jobs(Registry):
         jobs = Jobs("sqlite:///jobs.db")        # or postgresql://…; or ROWLOCK_URL, or rowlock.toml
 
     It connects when it is first used. Verbs of a job stand here, all others in groups: `jobs.audit`, `jobs.bulk`,
-    `jobs.failures`, `jobs.flows`, `jobs.schedules`, `jobs.templates`, `jobs.tokens`, `jobs.topics`, `jobs.workers`.
-    `jobs.sync` has the same for code without an event loop.
+    `jobs.failures`, `jobs.flows`, `jobs.limits`, `jobs.schedules`, `jobs.templates`, `jobs.tokens`, `jobs.topics`,
+    `jobs.workers`. `jobs.sync` has the same for code without an event loop.
     """
 
     def __init__(

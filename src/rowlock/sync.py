@@ -889,8 +889,8 @@ class SyncTemplates:
         return self._run(lambda: self._async.disable(topic, version, reason=reason, by=by))
 
     def unreadable(self, topic: str | None = None) -> Sequence[Unreadable]:
-        """Return what should be templates, and can't be read by this release; of one topic, or of all. Their topics can
-        be enqueued by processes that have the task, and by nobody else. `publish` and `create` replace them."""
+        """Return what should be templates, and can't be read by this release; of one topic, or of all. Only
+        processes that have the task can enqueue jobs of these topics. `publish` and `create` replace them."""
         return self._run(lambda: self._async.unreadable(topic))
 
     def list(self, topic: str | None = None) -> Sequence[Stored]:

@@ -135,4 +135,4 @@ async def test_a_service_answers_the_address(folder: Path) -> None:
                 await status_of(jobs, endless.id, Status.WAITING)
                 await jobs.cancel(endless.id)
                 assert (await jobs.wait(endless.id, timeout=60)).status == "cancelled"
-                assert "nobody needs the answer" in await asyncio.to_thread(service.stdout.readline)
+                assert "no longer waits for the answer" in await asyncio.to_thread(service.stdout.readline)

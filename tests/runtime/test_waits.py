@@ -1110,7 +1110,7 @@ async def test_a_signal_that_comes_while_a_run_ends_is_read_at_once(jobs: Jobs) 
     made = await work.enqueue()
     await cleaning.wait()
     await jobs.signal(made.id, "x", 1)
-    await until(lambda: not worker.claim_settle._hungry and not worker.claim_settle.under_way)
+    await until(lambda: not worker.claim_settle._may_have_work and not worker.claim_settle.under_way)
     go.set()
     job = await ended(jobs, made.id)
     assert (job.result, job.version) == (1, 2), job.last_error

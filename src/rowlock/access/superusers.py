@@ -92,7 +92,7 @@ async def set_password(store: Store, email: str, password: str, *, by: str, reas
     data = {**record.data, "password": hashed, "stamp": _stamp()}
     entry = Entry(by, "superuser.password", reason=reason, data={"email": record.id})
     if not await store.write_records([Write(KIND, record.id, data, revision=record.revision)], entry):
-        raise InvalidInput("email", "changed", f"{record.id} was changed by someone else at this moment: try again")
+        raise InvalidInput("email", "changed", f"{record.id} was changed by another caller at the same time: try again")
 
 
 async def delete(store: Store, email: str, *, by: str, reason: str | None = None) -> None:

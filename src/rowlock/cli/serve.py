@@ -80,7 +80,7 @@ def _run(jobs: Jobs, settings: config.ServerSettings, verbose: bool, worker: dic
     async def ready(address: str, link: str | None) -> None:
         click.echo(f"rowlock answers at {address}")
         if link is not None:
-            click.echo(f"Nobody has an account yet. Make the first one within 30 minutes:\n\n    {link}\n")
+            click.echo(f"There is no account yet. Create the first one within 30 minutes:\n\n    {link}\n")
 
     async def run() -> None:
         async with AsyncExitStack() as stack:

@@ -63,8 +63,8 @@ class Firing:
         self._set_aside[schedule_id] = time.monotonic() + _ASIDE
 
     async def fire_due(self, store: Store) -> list[Decided]:
-        """Decide the due times of some schedules, and make their jobs. Empty: nothing was due, or other processes are
-        at it."""
+        """Decide the due times of some schedules, and make their jobs. Return an empty list if nothing was due, or if
+        other processes have locked the due schedules."""
         await self._definitions.refresh()
         locked: list[str] = []
         fires = 0

@@ -214,8 +214,8 @@ class Templates:
         raise _busy()
 
     async def unreadable(self, topic: str | None = None) -> Sequence[Unreadable]:
-        """Return what should be templates, and can't be read by this release; of one topic, or of all. Their topics can
-        be enqueued by processes that have the task, and by nobody else. `publish` and `create` replace them."""
+        """Return what should be templates, and can't be read by this release; of one topic, or of all. Only
+        processes that have the task can enqueue jobs of these topics. `publish` and `create` replace them."""
         found = (await read_templates(await self._store())).unreadable
         chosen = sorted(found) if topic is None else [check_topic(topic)]
         return [one for name in chosen for one in found.get(name, {}).values()]

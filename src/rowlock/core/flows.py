@@ -155,8 +155,8 @@ class Ended(Struct, frozen=True):
         return (self.status or DELETED) if self.has_ended else None
 
     def is_known(self, ended: str | None) -> bool:
-        """True if an edge that says this (Edge.ended) says how it stands. A job that is gone has ended before, as the
-        edge says."""
+        """True if an edge with this `ended` is up to date. If the parent is gone, any end on the edge is right: the
+        parent ended before it was deleted or pruned."""
         return ended == self.end or (self.status is None and ended is not None)
 
 

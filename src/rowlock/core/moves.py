@@ -233,8 +233,8 @@ _NO_FACTS = WaitFacts()
 
 
 class Cancel(WaitOrder, frozen=True, kw_only=True):
-    """Again on cancel_requested: not done. `unsupported`: the templates whose jobs can't be cancelled once a run has
-    started.
+    """A second cancel of a cancel_requested job changes nothing. `unsupported`: the templates whose jobs can't be
+    cancelled once a run has started.
 
     A waiting job is cancelled at once, unless there is something to undo: if steps are done, its handler runs once
     more; if the outside works on it, the outside may say that it has stopped. CancelTimeout bounds both."""
@@ -423,8 +423,8 @@ _CLEARED = (
 
 
 class Delete(Order, frozen=True, kw_only=True):
-    """Archived jobs too. The audit's entry stays. `awaited`: jobs of flows whose end other jobs still wait for, or
-    because of which they are held; the store fills them in."""
+    """Delete jobs, also archived ones. The audit's entry stays. `awaited`: jobs of flows that may not be deleted,
+    because other jobs wait for their end or are held because of it; the store fills them in."""
 
     verb = "delete"
     awaited: frozenset[str] = frozenset()

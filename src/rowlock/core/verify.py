@@ -110,7 +110,7 @@ def _overdue(row: StoredRow, now: datetime, patience: float) -> Iterator[tuple[s
 
 
 def _history(row: StoredRow) -> Iterator[tuple[str, str]]:
-    """True if the history is a legal path to the row's status, with a claim for every version."""
+    """Yield what contradicts a legal path from the enqueue to the row's status, with a claim for every version."""
     if len(row.history) > MAX_HISTORY or (row.history_dropped and len(row.history) < MAX_HISTORY):
         yield "history", f"keeps {len(row.history)} history entries and counts {row.history_dropped} as dropped"
     status, version = _at_first(row), 0
@@ -149,7 +149,7 @@ def _at_first(row: StoredRow) -> Status:
 
 
 def _before(entry: dict[str, Any]) -> tuple[Status, int]:
-    """Return the statuses that a job can have had before its oldest entry."""
+    """Return a status that the job can have had before its oldest entry, and its version then."""
     moves = [move for move in _AFTER_START if entry.get("event") in move.events and entry.get("status") in move.targets]
     sources = sorted({source for move in moves for source in move.sources})
     ran = "claimed_at" in entry

@@ -39,8 +39,8 @@ State = Literal["wanted", "answered", "cancelled", "ended"]
 
 
 class CallbackBody(Struct, kw_only=True):
-    """`state`: wanted (the job waits for the answer, or will); answered; cancelled (nobody needs the answer any more:
-    stop, and acknowledge); ended (the address is too old, or the job has ended without the answer)."""
+    """`state`: wanted (the job waits for the answer, or will); answered; cancelled (the job was cancelled: stop, and
+    acknowledge); ended (the address is too old, or the job has ended without the answer)."""
 
     state: Annotated[str, schema(enum=["wanted", "answered", "cancelled", "ended"])]
 
@@ -207,7 +207,7 @@ def _problem(state: State) -> Problem:
         case "answered":
             return Problem("callback_answered", "this callback has its answer already")
         case "cancelled":
-            return Problem("callback_cancelled", "the job was cancelled: nobody needs the answer any more")
+            return Problem("callback_cancelled", "the job was cancelled and no longer waits for the answer: stop")
         case _:
             return Problem("callback_ended", "the job does not ask for this answer any more")
 

@@ -150,7 +150,7 @@ CODES: dict[str, tuple[int, str]] = {
     "wrong_login": (401, "No superuser has this e-mail address and password."),
     # What is there, and how it stands
     "callback_answered": (409, "The callback has its answer already."),
-    "callback_cancelled": (409, "The job was cancelled: nobody needs the answer. This counts as acknowledgement."),
+    "callback_cancelled": (409, "The job was cancelled: stop. This request counts as the acknowledgement."),
     "callback_ended": (409, "The job does not ask for this answer any more."),
     "callback_late": (409, "The time for an answer is over."),
     "cancel_unsupported": (409, "The topic's template says that a job can't be cancelled once a run has started."),

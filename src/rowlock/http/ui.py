@@ -90,9 +90,9 @@ async def get_setup_page(call: Call) -> Response:
     return _answer(call, "index.html", "no-cache")
 
 
-@ROUTES.add("GET", "/_/me", PUBLIC, "Who looks at the page, if anyone")
+@ROUTES.add("GET", "/_/me", PUBLIC, "The caller's account, if there is one")
 async def get_me(call: Call) -> MeBody:
-    """Return who uses the page. For nobody, the page shows the login, or how to create the first account."""
+    """Return the caller. For an anonymous one, the page shows the login, or how to create the first account."""
     body = me_body(call)
     if call.identity.kind == "anonymous":
         body.set_up = await superusers.is_set_up(await call.store())

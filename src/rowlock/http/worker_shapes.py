@@ -213,7 +213,7 @@ class CallbackAsked(RunAsked, frozen=True, kw_only=True):
 
 
 class CallbackAnswer(Struct, kw_only=True):
-    """`url`: unforgeable, and the same after a replay. Who has it can answer once."""
+    """`url`: unforgeable, and the same after a replay. A caller that has it can answer once."""
 
     url: str
 

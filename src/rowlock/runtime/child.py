@@ -46,7 +46,7 @@ _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = 500  # of 1000: when memory is short, the kernel takes a child before the worker
 
 
-class Voice:
+class Sender:
     """Sends to the worker, from any thread."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -68,8 +68,8 @@ class Voice:
 class Reports:
     """Sends progress, at most every 50 ms, however often the handler reports it."""
 
-    def __init__(self, voice: Voice) -> None:
-        self._voice = voice
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
         self._turn = threading.Lock()
         self._next = messages.Said(0)
         self._news = threading.Event()
@@ -97,7 +97,7 @@ class Reports:
         with self._turn:  # held while sending, so that nothing is sent after the end of its run
             said, self._next = self._next, messages.Said(self._next.number)
             if said != self._next:
-                self._voice.say(said)
+                self._sender.say(said)
 
     def _tell(self) -> None:
         while self._news.wait():
@@ -109,12 +109,12 @@ class Reports:
 class ChildLink:
     """Implements rowlock.context.Link over the socket."""
 
-    def __init__(self, voice: Voice, reports: Reports, start: messages.Start) -> None:
+    def __init__(self, sender: Sender, reports: Reports, start: messages.Start) -> None:
         self.interruption: Interruption | None = None
         self.began = start.began
         self.lease = start.lease
         self._number = start.number
-        self._voice = voice
+        self._sender = sender
         self._reports = reports
         self._looks = False
         self._completed = False
@@ -127,7 +127,7 @@ class ChildLink:
     def looks(self, value: bool) -> None:
         if value and not self._looks:
             self._looks = True
-            self._voice.say(messages.Looks(self._number))
+            self._sender.say(messages.Looks(self._number))
 
     @property
     def completed(self) -> bool:
@@ -137,28 +137,28 @@ class ChildLink:
     def completed(self, value: bool) -> None:
         if value and not self._completed:  # sent at once: the next line of the handler may kill this process
             self._completed = True
-            self._voice.say(messages.Committed(self._number))
+            self._sender.say(messages.Committed(self._number))
 
     def report(self, percent: float | None, stage: str | None, message: str | None) -> None:
         bounded = None if percent is None else float(min(max(percent, 0), 100))  # an int may be beyond any float
         self._reports.add(messages.Said(self._number, bounded, _text(stage), _text(message)))
 
     def log(self, level: str, text: str) -> None:
-        self._voice.say(messages.Line(self._number, _text(level) or "", codec.clean_text(text, MAX_LINE)))
+        self._sender.say(messages.Line(self._number, _text(level) or "", codec.clean_text(text, MAX_LINE)))
 
     def mark(self, mark: StepMark) -> None:
-        self._voice.say(messages.Marked(self._number, mark))
+        self._sender.say(messages.Marked(self._number, mark))
 
     def unmark(self, name: str, n: int) -> None:
-        self._voice.say(messages.Unmarked(self._number, name, n))
+        self._sender.say(messages.Unmarked(self._number, name, n))
 
     def shield(self, change: int) -> None:
-        self._voice.say(messages.Shielded(self._number, change))
+        self._sender.say(messages.Shielded(self._number, change))
 
     def hear_cancel(self) -> None:
         if self.interruption is None:
             self.interruption = Interruption.CANCELLED
-            self._voice.say(messages.CancelHeard(self._number))
+            self._sender.say(messages.CancelHeard(self._number))
 
     def beat(self) -> None:
         self._reports.add(messages.Said(self._number, beat=True))
@@ -171,8 +171,8 @@ def _text(value: object) -> str | None:
 class Child:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._voice = Voice(sock)
-        self._reports = Reports(self._voice)
+        self._sender = Sender(sock)
+        self._reports = Reports(self._sender)
         self._work: SimpleQueue[tuple[messages.Start, ChildLink] | messages.Load | None] = SimpleQueue()
         self._setup = messages.Setup([], [])
         self._busy = False
@@ -188,7 +188,7 @@ class Child:
                     return  # half an application is loaded. The child of the first job reports the error
                 continue
             start, link = work
-            self._voice.say(messages.Taken())
+            self._sender.say(messages.Taken())
             self._reports.begin(start.number)
             answer = self._run(start, link)
             del work, start, link  # or the handler's objects would live until the next job
@@ -197,7 +197,7 @@ class Child:
                     stream.flush()
             self._reports.flush()
             self._busy = False
-            self._voice.say(answer)
+            self._sender.say(answer)
         if self._runner is not None:
             self._runner.close()
 
@@ -227,7 +227,7 @@ class Child:
                 self._work.put(message)
             case messages.Start():
                 self._busy = True
-                self._link = ChildLink(self._voice, self._reports, message)
+                self._link = ChildLink(self._sender, self._reports, message)
                 self._work.put((message, self._link))
             case messages.Interrupt():
                 if self._link is not None:

@@ -169,7 +169,8 @@ class Missing(Struct, tag="missing"):
 
 
 class TooLate(Struct, tag="too_late"):
-    """The handler was not called: its lease may be over. The worker knows whether it was renewed. It may be frozen."""
+    """The handler was not called: the lease was over, as far as the child knows. The worker knows whether the lease was
+    renewed. A frozen worker can't tell the child."""
 
 
 Answer = Returned | Raised | Away | Suspended | Waiting | Later | Stopped | Missing | TooLate

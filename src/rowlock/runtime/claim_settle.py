@@ -64,8 +64,8 @@ class ClaimSettle:
         self._alone: deque[Settling] = deque()  # settled one by one, because the database has refused their batch
         self._asked = 0  # jobs that claims under way may bring
         self.starting = 0  # … by claims that are the start mark as well
-        self._hungry = True  # there may be work
-        self._plenty = False  # the last claim brought all it asked for: there is more, so two may be under way
+        self._may_have_work = True
+        self._last_claim_was_full = False  # it brought all that it asked for: there is more, so two may be under way
         self._limited = False  # some topics have limits
         self._rings = 0  # how often `wake` was called
         self.claim_lost = False  # a claim's reply was lost: the worker may hold jobs that it does not know
@@ -128,7 +128,7 @@ class ClaimSettle:
     def wake(self) -> None:
         """There may be work."""
         self._rings += 1
-        self._hungry = True
+        self._may_have_work = True
         self._changed.set()
 
     # ── Which round is next? ──
@@ -142,7 +142,7 @@ class ClaimSettle:
                 self._spawn(self._round())
                 await asyncio.sleep(0)  # let it take its batch
                 continue
-            if not self._hungry and self._room() > 0 and self._bell is None:
+            if not self._may_have_work and self._room() > 0 and self._bell is None:
                 self._bell = self._spawn(self._wait_for_work())
             if slots.stopping and not slots.runs and not self.under_way and not self.claim_lost:
                 self.quiet.set()
@@ -179,7 +179,9 @@ class ClaimSettle:
         self._changed.set()
 
     def _may_claim(self) -> bool:
-        return self._hungry and self._room() > 0 and (self._plenty or not self._asked) and not self.claim_lost
+        if self.claim_lost or not self._may_have_work or self._room() <= 0:
+            return False
+        return self._last_claim_was_full or not self._asked
 
     def _room(self) -> int:
         """Return how many jobs may be claimed now."""
@@ -341,15 +343,15 @@ class ClaimSettle:
                 self._slots.forget(run)
 
     async def _take(self, claimed: Claimed, claim: Claim, sent: float, rings: int) -> None:
-        self._plenty = len(claimed.jobs) == claim.limit
-        if not self._plenty and not (claimed.contended and claimed.jobs):
-            self._hungry = self._rings > rings  # the doorbell has rung since the claim was sent
+        self._last_claim_was_full = len(claimed.jobs) == claim.limit
+        if not self._last_claim_was_full and not (claimed.contended and claimed.jobs):
+            self._may_have_work = self._rings > rings  # the doorbell has rung since the claim was sent
             if claimed.contended:  # other workers have locked all jobs that are due: don't ask all the time
                 if self._again is not None:
                     self._again.cancel()
                 self._again = self._slots.loop.call_later(self._pause(self._in_vain), self.wake)
         else:
-            self._hungry = True
+            self._may_have_work = True
         self._in_vain = self._in_vain + 1 if claimed.contended and not claimed.jobs else 0
         self._promote_in(claimed.next_due)
         self._start_in(claimed.next_start)
@@ -402,8 +404,8 @@ class ClaimSettle:
         self.claim_lost = False
 
     def _rest(self, error: Exception) -> None:
-        self._hungry = True
-        self._plenty = False
+        self._may_have_work = True
+        self._last_claim_was_full = False
         pause = self._backoff.failed(error)
         if not self._resting:  # one pause for both rounds: each pause ends with two more of them
             self._resting = True

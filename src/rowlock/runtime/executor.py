@@ -27,7 +27,7 @@ from rowlock.tasks import Kind, Task
 
 log = logging.getLogger("rowlock")
 
-_MANNERS = 1.0  # seconds in which a cancelled async handler may ask ctx whether it was cancelled
+_TIME_TO_ASK = 1.0  # seconds in which a cancelled async handler may ask ctx whether it was cancelled
 _BETWEEN_STEPS = 0.1  # seconds
 _TURN = 0.002  # seconds that a chain may take before other tasks of the event loop have their turn
 _UNWIND = 0.25  # seconds for a handler to clean up when the worker has no more time
@@ -215,7 +215,7 @@ class Executor:
                 self._later(run, grace, self._force)
                 if run.kind == "async" and not run.looks:
                     # It may never ask ctx. CancelledError reaches it at its next await.
-                    self._later(run, min(_MANNERS, grace), self._cancel_if_blind)
+                    self._later(run, min(_TIME_TO_ASK, grace), self._cancel_if_it_never_asked)
             case Interruption.TIMED_OUT | Interruption.LOST if run.kind == "async":
                 self._force(run)
             case Interruption.TIMED_OUT | Interruption.LOST:
@@ -231,7 +231,7 @@ class Executor:
             run.no_shield = run.is_cut_short = True
             self._force(run, _UNWIND)
 
-    def _cancel_if_blind(self, run: Run) -> None:
+    def _cancel_if_it_never_asked(self, run: Run) -> None:
         if not run.looks:
             self._force(run)
 

@@ -10,8 +10,8 @@ from rowlock.stores.base import Beat, Store
 
 
 async def give_back(store: Store, held: Sequence[Beat], why: str) -> None:
-    """Costs no job a retry. A job with a cancel request becomes cancelled; if it was claimed to undo something, another
-    run does that."""
+    """Give back these jobs, at no cost of a retry. A job with a cancel request becomes cancelled. If it was claimed to
+    undo something, another run undoes it."""
     if not held:
         return
     back = Transition(event="released", status=Status.PENDING, delay=None, reason=why)
@@ -27,7 +27,7 @@ async def give_back(store: Store, held: Sequence[Beat], why: str) -> None:
 
 
 def _undoes(job: Job | None) -> bool:
-    """True if the job was cancelled before it was claimed: only a job that is to undo something is."""
+    """True if the job was cancelled before it was claimed. Only jobs with something to undo are claimed after that."""
     if job is None or job.cancel_requested_at is None or job.claimed_at is None:
         return False
     return job.cancel_requested_at <= job.claimed_at

@@ -144,8 +144,8 @@ class Maintenance:
         return await self._store.prune(await self._retention(), 1000) >= 1000
 
     async def _retention(self) -> Retention:
-        """For how long finished jobs stay: as usual, or as the newest template of their topic says. If a template can't
-        be read, nobody knows: its jobs stay."""
+        """Return how long finished jobs stay: the default, or as the newest template of their topic says. If a template
+        can't be read, the jobs of its topic stay."""
         found = await read_templates(self._store)
         own = {topic: versions[max(versions)].template.retention for topic, versions in found.stored.items()}
         own |= dict.fromkeys(found.unreadable, MAX_DELAY)

@@ -13,14 +13,14 @@ from rowlock.runtime.slots import Slots
 log = logging.getLogger("rowlock")
 
 _FREE_OUTAGES = 10  # runs of a job in a row that may lose the database without costing a retry
-_MOST_CUT_OFF = 10_000  # jobs of which the worker remembers that
+_MOST_CUT_OFF = 10_000  # jobs for which the worker counts such runs
 UNDO_LATER = Waits("", None, 0, undoes=True)
 _ANY_TIME = datetime.min.replace(tzinfo=UTC)
 
 
 def undo_later(run: Run, outcome: Outcome) -> Outcome:
-    """Return the outcome. If the run was to undo something and did not come to it, another run does it: a worker that
-    stops must not turn that into a plain cancel. The grace of the cancel bounds it."""
+    """Return the outcome. If the run was to undo something and ended before it came to that, return UNDO_LATER: another
+    run undoes it. A worker that stops must not turn an undo into a plain cancel. The grace of the cancel bounds it."""
     return UNDO_LATER if run.undoes and isinstance(outcome, Released | CutOff) else outcome
 
 

@@ -137,7 +137,7 @@ class Processes:
                 return _outcome(talk.answer)
             await self._bury(process)
             if talk.taken:
-                return Died(_obituary(process, talk))
+                return Died(_death_text(process, talk))
             how = _end_of(process)
         return Failed(f"A child process can't be started: the last of {_TRIES} {how}. Its stderr may say more")
 
@@ -213,9 +213,9 @@ class Processes:
             self._set_timer(_IDLE)
 
     def _set_timer(self, delay: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(delay, self._send_home)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._end_idle)
 
-    def _send_home(self) -> None:
+    def _end_idle(self) -> None:
         """End children that were idle for long. They stand in the order in which they became idle."""
         self._timer = None
         now = time.monotonic()
@@ -277,7 +277,7 @@ def _end_of(process: Process) -> str:
     return "does not die" if process.death is None else process.death.how
 
 
-def _obituary(process: Process, talk: Conversation) -> str:
+def _death_text(process: Process, talk: Conversation) -> str:
     """Return the error text for a job whose child process died."""
     death = process.death
     peak = (death and death.peak) or talk.peak

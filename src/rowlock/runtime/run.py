@@ -98,7 +98,7 @@ class Run:
 
     @property
     def overdue(self) -> float:
-        """Return the seconds since its timeout was over; negative before that, and for a run that doesn't run."""
+        """Return the seconds since the timeout was over; negative before that, and while the handler does not run."""
         if not self.began or self.concluded:
             return -1.0
         return time.monotonic() - self.began - self.job.timeout
@@ -110,8 +110,8 @@ class Run:
 
     @property
     def undoes(self) -> bool:
-        """True if the job was cancelled while it waited, and the handler has not come to that wait yet. It must not be
-        disturbed before: it is to undo what it has done, and to find out what that is."""
+        """True if the job was cancelled while it waited, and the handler has not come to that wait yet. Until then no
+        cancel may interrupt the handler: it replays its steps, to find out what it has to undo."""
         return self.is_undo and self.interruption is not Interruption.CANCELLED
 
     # ── Interruption ──

@@ -25,10 +25,10 @@ from rowlock.runtime.running_board import RunningBoard
 
 log = logging.getLogger("rowlock")
 
-REFUSED = 78  # a child's exit code: it can't start, and has logged why; another try won't help
-MISUSED = 64  # … because it was called in a wrong way
-REPLACE = 75  # … it asks to be replaced
-LEFT_JOBS = 76  # … it has stopped as it should, but could not give back everything in time
+REFUSED = 78  # exit code of a child that can't start and has logged why; another try won't help
+MISUSED = 64  # exit code of a child that was called in a wrong way
+REPLACE = 75  # exit code of a child that asks to be replaced
+LEFT_JOBS = 76  # exit code of a child that stopped as it should, but could not give back everything in time
 STOP = b"s"  # sent to a child
 
 _LONGEST_DELAY = 30.0
@@ -121,7 +121,7 @@ class Child:
 
 class Supervisor:
     """`command`: returns the command of a child. It gets the file descriptors (control, status, board), and whether a
-    child has worked before: then an error that keeps the new one from starting is expected to pass."""
+    child has worked before. If so, the new child takes a missing database for an outage, and waits."""
 
     def __init__(
         self,

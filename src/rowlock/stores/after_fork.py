@@ -1,7 +1,7 @@
-"""What a fork() leaves in a child: connections and event loops of its parent.
+"""Connections and event loops that a child process inherits from its parent by fork().
 
-Used, closed or collected there, they reach into the parent: a database session ends, locks are let go, an event loop
-forgets whom to wake. So the child keeps them for ever.
+If the child used, closed or garbage-collected them, it would harm the parent: a database session would end, locks
+would be released, an event loop would no longer be woken. So the child keeps a reference to each of them for ever.
 """
 
 from __future__ import annotations

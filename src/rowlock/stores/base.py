@@ -121,8 +121,8 @@ class Traits(Struct, frozen=True):
 
 
 class Enqueued(Struct, Generic[R_co], frozen=True):
-    """`id` is the caller's, or the id of the job that was there before (`existing`): it has the same id or live key; or
-    by debounce it carries the payload now; or by throttle it was the last one.
+    """`id` is the caller's, or that of the job that answers instead (`existing`): it has the same id or live key; with
+    debounce, it now carries the payload; with throttle, it is the last job that was made with the key.
 
     `Enqueued[R]`: R is what the job's handler returns. Only type checkers see it; `jobs.result` gives it.
     """
@@ -512,8 +512,8 @@ class Store(Protocol):
 
     # ── Reading ──
     async def read(self, ids: Sequence[str], shape: type[T]) -> dict[str, T]:
-        """Return jobs by id, live or archived; the missing ones are missing. `shape`: Job, State (what of a job is
-        short, for those who watch many), Status, Log (what its handlers have logged, over all runs), StoredSteps or
+        """Return jobs by id, live or archived; the missing ones are missing. `shape`: Job, State (a job's
+        short fields, for streams), Status, Log (what its handlers have logged, over all runs), StoredSteps or
         StoredEdges (a job without stored steps, or edges, is missing). One by one, for few jobs: History, or InLine (a
         job that stands in no line is missing)."""
         ...

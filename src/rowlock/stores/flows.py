@@ -177,9 +177,10 @@ def advancing(noted: Sequence[str], limit: int = BATCH) -> Generator[Ask, Any, A
 
 
 def _is_sure(edge: Edge, parents: Mapping[str, Ended], rows: Mapping[str, Row]) -> bool:
-    """True if an edge that was read before its child was locked, the only one that leads there, is still the same. Only
-    a look at its line, which this call keeps others from, or at the line of the child writes it while it is open. The
-    second would have started the child."""
+    """True if an edge that was read before its child was locked is unchanged. It must be the child's only edge.
+
+    Two looks write an open edge. A look at the edge's line is impossible now: this call has locked that line. A look at
+    the child's line would have started the child, but the child is still blocked."""
     return (
         edge.is_open
         and edge.call is None

@@ -29,12 +29,12 @@ class Group(Generic[Q, A]):
         self._one_by_one = one_by_one
         self._waiting: list[tuple[Q, asyncio.Future[A]]] = []
         self._runner: asyncio.Future[None] | None = None
-        self._expects_company = True  # until a call was alone
+        self._expects_more_calls = True  # until a call was alone
 
     async def call(self, question: Q) -> A:
         """Return the answer of a statement that begins after this call. If the caller is cancelled, the other calls go
         on; its own question may be run."""
-        if self._runner is None and not self._expects_company:
+        if self._runner is None and not self._expects_more_calls:
             return await self._run_alone(question)
         future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((question, future))
@@ -48,11 +48,11 @@ class Group(Generic[Q, A]):
 
     async def _run_alone(self, question: Q) -> A:
         """A caller that calls again and again needs no task for each call, nor another turn of the event loop."""
-        self._expects_company = True  # also after an error: a call that is cancelled here closes its connection
+        self._expects_more_calls = True  # also after an error: a call that is cancelled here closes its connection
         self._runner = done = asyncio.get_running_loop().create_future()
         try:
             [answer] = await self._run([question])
-            self._expects_company = bool(self._waiting)
+            self._expects_more_calls = bool(self._waiting)
         finally:
             self._runner = None
             done.set_result(None)
@@ -69,7 +69,7 @@ class Group(Generic[Q, A]):
             while self._waiting:
                 calls = [call for call in self._waiting[: self._largest] if not call[1].cancelled()]
                 self._waiting = self._waiting[self._largest :]
-                self._expects_company = len(calls) > 1
+                self._expects_more_calls = len(calls) > 1
                 await self._answer(calls)
         finally:
             self._runner = None

@@ -184,7 +184,8 @@ def _walk_all(filter: Filter, walks: list[Walk], goal: Goal) -> Generator[WalkPa
 
 
 def _go(walk: Walk, goal: Goal, budget: int | None, *, wary: bool = False) -> Generator[WalkPart, Seen, Hits]:
-    """Down in order. `wary`: give up early if hits turn out to be rare; a little later if a range of time may end."""
+    """Walk down in the order of ids. `wary`: give up early if hits are rare. If the walk has a lower end, look at
+    WINDOW rows first."""
     hits = Hits()
     patience = 0 if walk.low is None else WINDOW
     after, looked, chunk = goal.after, 0, 2000 if wary else 2 * max(goal.hits, 500)

@@ -53,8 +53,9 @@ class Key(Struct, frozen=True, order=True):
 
 
 def roll_up(noted: Iterable[tuple[str, int, Rollup]]) -> dict[Key, Rollup]:
-    """From topics and minutes (a second in them, since the epoch) to all that they count towards; sorted, so that two
-    who write them can't wait for each other in a circle."""
+    """Return what the notes add up to: rollups per minute, hour and day, for each topic and for all of them. `noted`:
+    the topic, a second of the minute (since the epoch), and what was noted. Sorted: two processes that write the
+    rollups in this order don't deadlock."""
     rollups: dict[Key, Rollup] = {}
     for topic, second, rollup in noted:
         for span in SPANS:

@@ -17,7 +17,7 @@ RANGES = {
 }  # fmt: skip
 DEFAULT_RANGE = "1h"
 MAX_POINTS = 1000
-_ENOUGH = 300  # points, if nobody says how many
+_ENOUGH = 300  # points at most, if the caller gives no step
 _STEPS = (60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
 _SHARES = (0.5, 0.95, 0.99)
 

@@ -143,7 +143,7 @@ export interface BulkItemsAnswer {
   next: string | null;
 }
 
-/** `url`: unforgeable, and the same after a replay. Who has it can answer once. */
+/** `url`: unforgeable, and the same after a replay. A caller that has it can answer once. */
 export interface CallbackAnswer {
   url: string;
 }
@@ -165,8 +165,8 @@ export interface CallbackAsked {
 }
 
 /**
- * `state`: wanted (the job waits for the answer, or will); answered; cancelled (nobody needs the answer any more:
- * stop, and acknowledge); ended (the address is too old, or the job has ended without the answer).
+ * `state`: wanted (the job waits for the answer, or will); answered; cancelled (the job was cancelled: stop, and
+ * acknowledge); ended (the address is too old, or the job has ended without the answer).
  */
 export interface CallbackBody {
   state: "wanted" | "answered" | "cancelled" | "ended";

@@ -1,7 +1,7 @@
 """After the commit of a SQLAlchemy Connection.
 
 SQLAlchemy's event "commit" comes before the COMMIT, when a woken worker would find nothing, and the Session's
-"after_commit" also comes for savepoints, and for sessions inside of somebody else's transaction. So the commit of this
+"after_commit" also comes for savepoints, and for sessions inside of an outer transaction. So the commit of this
 one Connection is watched, for this one transaction.
 """
 

@@ -47,8 +47,8 @@ def deleted_file(kind: str, where: str) -> ConnectionRefused:
     return ConnectionRefused(
         kind,
         "another_database",
-        f"{where} was deleted, moved or replaced after this connection was opened, so nobody would find what it "
-        "writes. Close it, and pass a new one",
+        f"{where} was deleted, moved or replaced after this connection was opened, so no other program would "
+        "find what it writes. Close it, and pass a new one",
     )
 
 

@@ -70,17 +70,17 @@ class Target(Struct, frozen=True):
 
     @property
     def waiting_key(self) -> int:
-        """Of the advisory lock that whoever waits for work holds."""
+        """Return the key of the advisory lock that idle workers share."""
         return _lock_key(f"rowlock waits on {self.channel}")
 
     @property
     def ringing_key(self) -> int:
-        """Of the advisory lock that whoever rings holds."""
+        """Return the key of the advisory lock that a producer holds while it rings."""
         return _lock_key(f"rowlock rings on {self.channel}")
 
     @property
     def folding_key(self) -> int:
-        """Of the advisory lock that whoever folds notes into rollups holds."""
+        """Return the key of the advisory lock that a process holds while it folds counts into rollups."""
         return _lock_key(f"rowlock folds on {self.channel}")
 
 
@@ -469,7 +469,7 @@ class Connections:
         except asyncpg.UniqueViolationError as error:
             if not str(error.constraint_name).startswith("_jobs"):  # an index or trigger of the user's own
                 raise errors.StoreError(f"{label}: {error}") from error
-            raise  # someone was faster: the verb runs again
+            raise  # another transaction was faster: the verb runs again
         except CONFLICTS:
             raise
         except asyncpg.CheckViolationError as error:

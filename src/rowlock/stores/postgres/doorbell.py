@@ -70,7 +70,7 @@ class Direct:
                 "listen_url",
                 "another_database",
                 f"{target.label}, schema {target.schema}, is not the database that the URL leads to: "
-                "nobody would be woken. Name the server that is behind the pooler, and the same database",
+                "no worker would be woken. Name the server that is behind the pooler, and the same database",
             )
 
 

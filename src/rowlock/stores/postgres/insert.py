@@ -56,7 +56,7 @@ async def insert(
     connection: Any, sql: Statements, deadlines: Clock | Deadlines, jobs: Sequence[NewJob], *, keyed: bool, repeat: bool
 ) -> list[Enqueued]:
     """Insert jobs. The caller begins a transaction if the insert may have to be undone. Then `deadlines` is the clock:
-    an insert that nobody commits makes no job, whenever it comes. Conflict: call it again."""
+    an insert that is never committed makes no job, however late it arrives. Raise Conflict: call it again."""
     now, fresh = await _insert_absent(connection, sql, deadlines, jobs, keyed, repeat)
     answers: dict[int, Enqueued] = {}
     taken: list[int] = []

@@ -171,7 +171,7 @@ def _insert(texts: Statements, jobs: Sequence[NewJob], repeat: bool) -> Queries[
         todo = [n for n in taken if n not in answers]
         if not todo:
             return [answers[n] for n in range(len(jobs))]
-        # Whoever held the key ended between our INSERT and our look: it is free again.
+        # The job that held the key ended between our INSERT and our look: the key is free again.
     raise StoreBusy(
         f"the key {jobs[todo[0]].key!r} was taken and freed {ATTEMPTS} times: roll back your transaction and try again"
     )

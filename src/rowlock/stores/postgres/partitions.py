@@ -77,7 +77,7 @@ async def keep(connection: Any, target: Target, retention: Retention, ahead: int
 
 
 async def _try(connection: Any, target: Target, act: Any, *arguments: Any) -> bool:
-    """Call `act` in a transaction. Return False if another process is at it, or if a lock takes too long."""
+    """Call `act` in a transaction. Return False if another process does this now, or if a lock takes too long."""
     try:
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(_BOUNDS)

@@ -193,7 +193,7 @@ class PostgresStore:
         self._may_partition = True
         self._lined_until = 0.0  # until then, jobs that stand in lines are expected; by time.monotonic()
         self._lined = 0  # how many of them came together
-        self._rang = 0.0  # when someone was last rung for, by time.monotonic()
+        self._rang = 0.0  # when an insert last rang, by time.monotonic()
         self._advancing: asyncio.Task[None] | None = None  # it unblocks jobs
 
     def __repr__(self) -> str:
@@ -225,7 +225,7 @@ class PostgresStore:
             self._advancing.cancel()  # the notes stay, and another worker finds them
             await asyncio.wait([self._advancing])
         await self._transactions.close()
-        await self._doorbell.close()  # wakes who waits, and they must find the connections closed
+        await self._doorbell.close()  # wakes the waiting workers, which must find the connections closed
         await self._connections.close()
 
     async def migrate(self, *, create: bool = True) -> list[Migration]:
@@ -295,7 +295,7 @@ class PostgresStore:
 
     async def _insert_lined(self, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
         """Jobs of which some stand in a line, count once or are throttled. A repeat is recognised by the ids. No
-        statement carries a time: one that comes too late is in a transaction that nobody commits."""
+        statement carries a deadline: one that arrives too late is in a transaction that is never committed."""
 
         async def run(connection: Any) -> list[Enqueued]:
             async def ask(query: Query) -> str:
@@ -325,7 +325,8 @@ class PostgresStore:
         except errors.OutcomeUnknown:
             self._ghosts.note(jobs, deadlines.newest)
             raise
-        if rang is None:  # whoever another one has woken looks again, when these have been committed, if that was soon
+        # None: another producer was ringing. A woken worker looks again after `echo`, and finds what is committed.
+        if rang is None:
             rang = time.monotonic() - began < self._doorbell.rhythm.echo / 2
         if not rang:
             self._owes_ring = True
@@ -1158,7 +1159,7 @@ def _judge(settlement: Settlement, row: _Row | None) -> Verdict:
 
 
 def _hold(version: int, worker: str | None, seen: _Seen | None, elsewhere: _Row | None) -> Hold:
-    """`seen`: the row as we locked it; `elsewhere`: the row as others see it, when someone else had it locked."""
+    """`seen`: the row as we locked it; `elsewhere`: the row as others see it, if another transaction had locked it."""
     row = seen or elsewhere
     if row is None or row.version != version or not _has_lease(row, worker) or row.status not in HELD:
         return Hold.LOST

@@ -15,11 +15,11 @@ from rowlock.errors import StoreClosed, StoreError, StoreUnavailable
 from rowlock.stores.sqlite import filewatch
 from rowlock.stores.sqlite.threads import deliver
 
-# Seconds between looks where nobody tells us: the first just after something happened, growing to the second when
-# nothing has for _CALM seconds. A look costs about 0.1 ms of CPU, nearly all of it for waking up.
+# Seconds between looks where the system doesn't report writes: _OFTEN just after a change, growing to _SELDOM after
+# _CALM seconds without one. A look costs about 0.1 ms of CPU, nearly all of it for waking up.
 _OFTEN, _SELDOM, _CALM = 0.01, 0.05, 1.0
-# Where the system does: a transaction is written some time before it is committed, so we look again and again for a
-# moment; and now and then in any case, because some mounts tell nothing.
+# Where the system reports writes: a transaction is written some time before it is committed, so look every _SOON
+# seconds for a _MOMENT. Look every _RARELY seconds in any case, because some mounts report nothing.
 _SOON, _MOMENT, _RARELY = 0.0005, 0.02, 0.25
 
 
@@ -32,7 +32,7 @@ class Doorbell:
         self._heard = 0
         self._waiters: set[asyncio.Future[bool]] = set()
         self._closed: StoreClosed | None = None
-        self.awaited = threading.Event()  # somebody waits, or it has been closed
+        self.awaited = threading.Event()  # a task waits, or the doorbell was closed
 
     def ring(self) -> None:
         with self._lock:
@@ -87,7 +87,7 @@ class Look(NamedTuple):
 
 
 class Watcher:
-    """A thread that looks for commits of other connections, as long as somebody waits for them."""
+    """A thread that looks for commits of other connections, as long as a task waits for them."""
 
     def __init__(
         self, doorbell: Doorbell, look: Callable[[], Look], close: Callable[[], None], log: str | None
@@ -132,11 +132,11 @@ class Watcher:
         self._close()
 
     def _has_changed(self) -> bool:
-        """A hint, never the truth: whoever waits polls as well."""
+        """Return True if something was committed. A False may be wrong: waiting workers poll as well."""
         try:
             seen = self._look()
         except StoreError as error:
-            if isinstance(error, StoreUnavailable):  # the file may be gone: who waits is to look, and is told so
+            if isinstance(error, StoreUnavailable):  # the file may be gone: the waiting tasks look, and get the error
                 self._doorbell.ring()
             return False
         before, self._seen = self._seen, seen

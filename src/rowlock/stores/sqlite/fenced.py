@@ -27,11 +27,11 @@ class _Phase(Enum):
 
 
 class FencedConnection(sqlite3.Connection):
-    """Its transaction ends in one of two ways, and both must take the phase away from OPEN, under one lock: `finish`
-    (fence and COMMIT) or the watchdog (ROLLBACK). So the watchdog never fires between fence and COMMIT: once `finish`
-    has begun it finds another phase and does nothing, and if it was first, `finish` raises. Whatever is done with the
-    connection holds `_turn` and looks at the phase, so nothing runs beside the ROLLBACK, and nothing after it, where
-    SQLite would commit every statement by itself."""
+    """Its transaction ends in one of two ways: by `finish` (fence and COMMIT), or by the watchdog (ROLLBACK).
+
+    Each first moves the phase away from OPEN, under one lock. So the watchdog never rolls back between fence and
+    COMMIT; if it was first, `finish` raises. Every call on the connection holds `_turn` and checks the phase. So no
+    statement runs beside the ROLLBACK, or after it, where SQLite would commit each statement by itself."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -68,7 +68,7 @@ class FencedConnection(sqlite3.Connection):
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """What SQLite says about the watchdog's work, in our words."""
+        """Raise our own error if SQLite failed because the watchdog had rolled back."""
         try:
             yield
         except sqlite3.Error as error:
@@ -90,7 +90,7 @@ class FencedConnection(sqlite3.Connection):
             self._roll_back()
 
     def _roll_back(self) -> None:
-        """Whatever runs, in whichever thread; the phase lets nothing new begin."""
+        """Roll back, whatever statement runs in another thread. The phase lets nothing new begin."""
         # Again and again: a statement that was let in before, but had not begun, didn't hear it.
         while not self._turn.acquire(timeout=_AGAIN):
             self.interrupt()
@@ -176,7 +176,7 @@ class FencedConnection(sqlite3.Connection):
 
 
 def _in_turn(method: Callable[..., Any]) -> Any:
-    """The same, while nobody else does anything with the connection."""
+    """Wrap the method: it runs alone on the connection, and raises if the transaction is over."""
 
     @wraps(method)
     def turn(cursor: FencedCursor, *arguments: Any, **options: Any) -> Any:

@@ -1,7 +1,7 @@
 """Which files a connection has open, and whether they still are the files at its path.
 
 SQLite keeps the files open that it has opened. If the database is deleted, moved or replaced, a connection goes on with
-a file that nobody else can find. In WAL mode SQLite doesn't notice. So rowlock compares device and inode.
+a file that no other process can find. In WAL mode SQLite doesn't notice. So rowlock compares device and inode.
 
 Never open() one of these files here: when a process closes any descriptor of a file, it loses all locks on that file,
 and these locks are SQLite's.
@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from rowlock.errors import StoreBusy, StoreUnavailable
 
-Inode = tuple[int, int]  # device and inode. It is not given to another file as long as somebody has this one open
+Inode = tuple[int, int]  # device and inode. The system reuses it only when no process has the file open any more
 
 _PATIENCE = 5.0  # seconds to wait for the lock of the directory, which is held for milliseconds
 _PAUSE = 0.005
@@ -77,7 +77,7 @@ class Files(Struct, frozen=True):
     def abandon(self, *, complete: bool) -> None:
         """Another file has taken the place of this one: remove this one's log and shared memory, if they were left
         there. SQLite would take them for the new file's, and damage it. `complete`: the log has been copied into this
-        file, which somebody may have kept under another name."""
+        file, which may still exist under another name."""
         with locked_directory(self.real):
             if inode(self.real) in (None, self.main):
                 return
@@ -101,8 +101,9 @@ def gone(path: str) -> StoreUnavailable:
 
 @contextmanager
 def new_file(path: str) -> Iterator[None]:
-    """While the block makes a file at the path, nobody else does. A log or shared memory without a database was left by
-    one that was deleted, maybe while others had it open: SQLite would share them with those."""
+    """While the block makes a file at the path, no other process does. Remove a log or shared memory that is there
+    without a database. It is left from a deleted database that other processes may still have open: SQLite would share
+    it with them."""
     real = os.path.realpath(path)
     with locked_directory(real):
         if inode(real) is None:

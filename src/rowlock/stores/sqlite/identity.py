@@ -32,7 +32,7 @@ def tag(file: Inode) -> str:
 
 
 def mark_of(conn: Connection) -> str | None:
-    """Return the tag of the file that the tables were in when somebody last wrote it down."""
+    """Return the tag of the file that the tables were in when a process last noted it."""
     found = conn.execute(sql("identity_file")).fetchone()
     return None if found is None else found[0]
 

@@ -34,7 +34,8 @@ def check_schema(conn: sqlite3.Connection, where: str) -> None:
 
 
 def apply_next(conn: sqlite3.Connection, now: int, where: str) -> Migration | None:
-    """One migration, in the caller's write transaction: whoever waited for its lock sees what was done meanwhile."""
+    """Apply the next migration, in the caller's write transaction; None: nothing is left. A process that waited for the
+    write lock sees what was applied meanwhile."""
     todo = missing(conn, where)
     if not todo:
         return None

@@ -47,7 +47,7 @@ def settle(conn: Connection, now: int, settlements: Sequence[Settlement], claim:
 
 
 def _settle(conn: Connection, now: int, settlements: Sequence[Settlement]) -> list[Verdict]:
-    """Completions all at once, if nothing is wrong with any of them; whatever else there is one by one."""
+    """Return the verdicts. Completions are applied together if none is refused. All else is applied one by one."""
     completions = [one for one in settlements if one.transition.status is Status.COMPLETED]
     # A job that is settled twice in one batch: its first settlement counts.
     twice = len({one.id for one in settlements}) < len(settlements)
@@ -61,8 +61,8 @@ def _settle(conn: Connection, now: int, settlements: Sequence[Settlement]) -> li
 
 
 def _complete(conn: Connection, now: int, settlements: list[Settlement]) -> bool:
-    """In statements whose number doesn't grow with the batch, guarded in SQL. False: not all could be completed, and so
-    none was; or they are not all of one worker; or one of them stands in a line."""
+    """Complete these jobs by a number of statements that doesn't grow with the batch. Return False, and write nothing,
+    if one of them is refused or stands in a line, or if they are of several workers."""
     worker = settlements[0].worker
     if any(one.worker != worker for one in settlements):
         return False

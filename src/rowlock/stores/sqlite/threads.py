@@ -17,8 +17,8 @@ _BREATH = 0.01  # seconds to wait for memory
 
 
 class Worker:
-    """Runs functions in the order in which they came in. A daemon: a store that nobody closed doesn't keep the process
-    alive, and a transaction that was cut off is rolled back by SQLite."""
+    """Runs functions in the order in which they came in, on a daemon thread. So a store that was never closed doesn't
+    keep the process alive. SQLite rolls back a transaction that was cut off."""
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -32,26 +32,26 @@ class Worker:
         return self._queue.qsize() + self._busy
 
     def submit(self, function: Callable[[], None]) -> None:
-        """Fire and forget. The function must not raise."""
+        """Run the function later, without an answer. It must not raise."""
         self._queue.put(function)
 
     async def call(self, function: Callable[[], T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def run() -> None:
-            if future.cancelled():  # nobody wants it any more, and it hasn't begun
+            if future.cancelled():  # the caller was cancelled before this began
                 return
             result, problem = None, None
             try:
                 result = function()
             except BaseException as error:  # raised where the answer is awaited
                 problem = error
-            self._busy = False  # whoever has the answer finds us idle
+            self._busy = False  # before the answer is delivered: its receiver must find this thread idle
             while True:
                 try:
                     deliver([(future, result, problem)])
                     return
-                except MemoryError:  # or whoever waits would wait for ever
+                except MemoryError:  # else the caller would wait for ever
                     time.sleep(_BREATH)
 
         self._queue.put(run)
@@ -62,7 +62,7 @@ class Worker:
         self._queue.put(None)
 
     def stop(self) -> None:
-        """… and wait for that."""
+        """End the thread after what is queued, and wait for its end."""
         self.submit_stop()
         self._thread.join()
 

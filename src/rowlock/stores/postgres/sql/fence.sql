@@ -1,7 +1,7 @@
 -- Lock the run's row until the transaction ends, so that no rescue, settle or cancel can end the run meanwhile. If one
 -- of them has the lock, this waits for its commit and reads the new row (READ COMMITTED). Status, version and worker are
 -- checked outside: here they would let the planner choose a partial index. A waiting job that is being cancelled has no
--- worker: no run holds it, whoever asks.
+-- worker, so no run holds it.
 WITH asked AS MATERIALIZED (
     SELECT * FROM json_to_record($1::text::json) AS asked (id uuid, version int, worker text)
 ),

@@ -1,4 +1,4 @@
--- Completed jobs, guarded by status (a lease says it), version AND worker (NULL: whoever it is). settle_delete takes them out of _jobs.
+-- Completed jobs, guarded by status (a lease says it), version AND worker (NULL: any worker). settle_delete takes them out of _jobs.
 -- :rows is [[id, version, result, microseconds that the handler ran, or null if it never started], …]
 INSERT INTO _jobs_archive (updated, started_at, finished_at, result, {copied})
 SELECT :now, coalesce(max(j.claimed_at, :now - json_extract(s.value, '$[3]')), j.started_at), :now,
