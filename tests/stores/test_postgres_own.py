@@ -19,9 +19,10 @@ from rowlock.stores.base import Beat, Claim, Edit, Settled, Store
 from rowlock.stores.postgres.connections import parse_target
 from rowlock.stores.postgres.store import PostgresStore
 from tests.closing import connected, opening
+from tests.proxy import Proxy
 from tests.servers import PostgresServer
 from tests.stores.harness import claim_by, job, lanes, settlement
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 @pytest.fixture
@@ -293,6 +294,28 @@ async def test_tables_dropped_under_our_feet(postgres_url: str) -> None:
         await connection.execute("DROP SCHEMA gone CASCADE")
         with pytest.raises(errors.NotMigrated, match="rowlock migrate"):
             await store.insert([job()])
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["a lock", "a silent server"])
+async def test_closing_ends_what_unblocks_jobs_but_does_not_wait_for_a_server_that_says_nothing(
+    migrated_url: str, other: Any, silent: bool
+) -> None:
+    async with Proxy.before(migrated_url) as proxy:
+        store = PostgresStore(f"{proxy.through(migrated_url)}?command_timeout=3600")
+        await store.open()
+        async with other.transaction():
+            await other.execute("LOCK TABLE _jobs_ends IN ACCESS EXCLUSIVE MODE")
+            store._advance_behind()
+            unblocking = store._advancing
+            assert unblocking is not None
+            await until(lambda: other.fetchval(WAITING))
+            if silent:
+                proxy.freeze_newest()
+            await asyncio.wait_for(store.close(), PATIENCE)
+            assert unblocking.done() is not silent
+            assert store._advancing is None
+        unblocking.cancel()
+        await asyncio.wait([unblocking])
 
 
 # ── Who may use it ──

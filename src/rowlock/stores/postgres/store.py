@@ -84,7 +84,14 @@ from rowlock.stores.postgres import (
 )
 from rowlock.stores.postgres.claim_bounds import ClaimBounds, Floor, Lanes, Plan
 from rowlock.stores.postgres.clock import JUMPED, Deadlines, Ghosts
-from rowlock.stores.postgres.connections import CONFLICTS, Conflict, Connections, parse_listener, parse_target
+from rowlock.stores.postgres.connections import (
+    CONFLICTS,
+    FAREWELL,
+    Conflict,
+    Connections,
+    parse_listener,
+    parse_target,
+)
 from rowlock.stores.postgres.doorbell import Direct, Doorbell
 from rowlock.stores.postgres.insert import insert, insert_new
 from rowlock.stores.postgres.lines import advance_lines
@@ -223,7 +230,8 @@ class PostgresStore:
     async def close(self) -> None:
         if self._advancing is not None:
             self._advancing.cancel()  # the notes stay, and another worker finds them
-            await asyncio.wait([self._advancing])
+            await asyncio.wait([self._advancing], timeout=FAREWELL)
+            self._advancing = None
         await self._transactions.close()
         await self._doorbell.close()  # wakes the waiting workers, which must find the connections closed
         await self._connections.close()
