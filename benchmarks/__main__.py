@@ -59,7 +59,7 @@ def main() -> None:
                 if measure.name in wanted:
                     measure.run(bench, measure.name)
             run.complete = True
-        finally:  # what was measured before a failure is worth a look
+        finally:  # the figures from before a failure are worth a look
             run.servers = servers.describe()
             run.seconds = time.monotonic() - begin
             report.write(run, out)

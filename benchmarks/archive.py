@@ -14,7 +14,7 @@ from benchmarks.systems.base import System
 DAYS = 7  # over which the archive is spread, until now
 SEED = 2_000  # jobs that are really completed, and copied
 
-# A part for each past day, made like those of the migration.
+# Creates a partition for each past day, like those of the migration.
 PARTS = """
 DO $$
 DECLARE
@@ -28,7 +28,7 @@ BEGIN
     END LOOP;
 END $$"""
 
-# Copies of the seed, each with an id (UUIDv7) and times of its own; evenly until a minute ago.
+# Copies the seed. Each copy has an id (UUIDv7) and times of its own, spread evenly until a minute ago.
 COPY = """
 INSERT INTO _jobs_archive ({columns})
 SELECT (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7' || lpad(to_hex(n % 4096), 3, '0') || '8'
@@ -46,7 +46,7 @@ def measure(bench: Bench, name: str) -> None:
     rowlock = next(iter(bench.named("rowlock")), None)
     if rowlock is None:
         return
-    # The same system, once for each size: so they take turns.
+    # The same system, once for each size, so that the sizes take turns.
     systems = [replace(rowlock, name=label(count)) for count in bench.scale.archived]
     archived = {label(count): count for count in bench.scale.archived}
     n = jobs_for(rowlock, bench.scale.drain_seconds)

@@ -16,7 +16,7 @@ class Scale:
     drain_seconds: float  # of one drain, roughly
     enqueue_seconds: float
     fetch_seconds: float
-    sizes: bool  # is there a first round that does not count, and says how many jobs the others take?
+    sizes: bool  # True if a first round, which does not count, sets the number of jobs of the others
     pickups: int
     pickup_rounds: int
     idle_seconds: float
@@ -47,7 +47,7 @@ class Bench:
     systems: list[System]
     scale: Scale
     results: Results
-    left_out: dict[str, str] = field(default_factory=dict)  # what can't be measured here, and why
+    left_out: dict[str, str] = field(default_factory=dict)  # systems and measures that can't be measured here, and why
 
     def named(self, *names: str) -> list[System]:
         return [system for system in self.systems if system.name in names]

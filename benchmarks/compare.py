@@ -65,7 +65,7 @@ WORK: dict[str, Callable[[Jobs, int], Awaitable[None]]] = {
 
 
 async def measure(url: str, name: str, postmaster: int) -> tuple[float, float]:
-    """Return CPU seconds and seconds of one piece of work."""
+    """Return the CPU seconds, and the seconds on the clock, of one piece of work."""
     jobs = Jobs(url, migrate=True)
 
     @jobs.task("bench")
@@ -76,7 +76,7 @@ async def measure(url: str, name: str, postmaster: int) -> tuple[float, float]:
         if name == "drain":
             await bulk(jobs, count)
         else:
-            await WORK[name](jobs, count // 20)  # connects, prepares statements, fills caches
+            await WORK[name](jobs, count // 20)  # warms up: connects, prepares statements, fills caches
         cpu, clock = _cpu(postmaster), time.perf_counter()
         await WORK[name](jobs, count)
         return _cpu(postmaster) - cpu, time.perf_counter() - clock

@@ -14,8 +14,8 @@ from benchmarks.rounds import Cell, interleave
 from benchmarks.servers import Servers
 from benchmarks.systems.base import System
 
-LOOK = 0.005  # seconds between looks when the end is near …
-RARELY = 0.05  # … and else: looking costs time on one of the few cores
+LOOK = 0.005  # seconds between looks at the marks when the end is near
+RARELY = 0.05  # seconds between looks before that: each look takes time on one of the few cores
 STALLED = 30.0  # seconds without any progress
 LARGEST = 200_000
 FETCHERS = 16
@@ -38,7 +38,7 @@ def jobs_for(system: System, seconds: float) -> int:
 
 
 def drained(servers: Servers, task: Task, workers: int, *, before: int = 0) -> float:
-    """Return the seconds that workers take for the n jobs in the queue. `before`: jobs that were completed before."""
+    """Return the seconds that the workers take for the n jobs in the queue. `before`: completed jobs in the archive."""
     servers.settle(task.system, task.url)
     with programs.marks_folder() as folder:
         working = Task(task.system, task.url, task.n, folder, options=task.options)
@@ -48,8 +48,8 @@ def drained(servers: Servers, task: Task, workers: int, *, before: int = 0) -> f
 
 
 def measure_fetch(bench: Bench, name: str, systems: list[System]) -> None:
-    """Measure sixteen processes that take one job at a time. They are idle when the jobs come: on a few cores
-    the first would otherwise finish before the last has started."""
+    """Measure sixteen processes that take one job at a time. All are started and idle before the jobs come. Otherwise,
+    on a few cores, the first process would finish before the last has started."""
 
     def act(system: System, cell: Cell) -> float:
         n = 500 if cell.median is None else max(round(cell.values[0] * bench.scale.fetch_seconds), 100)
@@ -107,7 +107,7 @@ def _wait_for_marks(task: Task, started: list[Program]) -> None:
 
 
 def wait_until_idle(started: list[Program], *, quiet: float = 1.0, longest: float = 60.0) -> None:
-    """Wait until the processes have started: hardly any of them uses the processor."""
+    """Wait until the processes have started: then they hardly use the processor."""
     from benchmarks.idle import cpu_seconds, tree
 
     deadline = time.monotonic() + longest

@@ -5,8 +5,9 @@ happens in a schema of its own, which is dropped at the end. Prints Markdown tab
 
 Every variant runs once per round, in an order that rotates from round to round, on fresh connections
 and freshly loaded tables. A table shows the median over the rounds, and the median of each round's
-ratio to the table's first row: absolute figures drift with the machine, ratios within a round less.
-Client CPU is this process's own CPU time for each job; the least of all rounds is the steadiest figure.
+ratio to the table's first row. Absolute figures change with the load of the machine; ratios within a
+round change less. Client CPU is this process's own CPU time for each job; the least of all rounds is
+the steadiest figure.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ CREATE UNIQUE INDEX live_key ON _jobs (topic, key) WHERE key IS NOT NULL
 CREATE TABLE _jobs_topics (topic text PRIMARY KEY, paused_at timestamptz, paused_until timestamptz);
 """
 
-KEPT = (  # what the archive takes over unchanged
+KEPT = (  # the columns that the archive takes over unchanged
     "id, topic, template_version, priority, run_at, expires_at, key, scope, scope_id, step, payload, "
     "version, retries, max_retries, crashes, timeout_s, flow_id, schedule_id, fire_at, tags, trace, "
     "created, claimed_at, started_at, history"
@@ -85,7 +86,7 @@ CREATE TABLE _jobs_archive (
 
 
 def day_bound(ms: int) -> str:
-    """The smallest UUIDv7 of a moment."""
+    """Return the smallest UUIDv7 of a moment."""
     return str(uuid.UUID(int=ms << 80))
 
 
@@ -106,7 +107,7 @@ def schema_sql(payload: str, archive: str) -> str:
     return sql
 
 
-# Loads n due jobs in all lanes without a client's help; a quarter of them has a key.
+# Loads n due jobs in all lanes, without a client. Every fourth job has a key.
 LOAD = """
 INSERT INTO _jobs (id, topic, status, ready, priority, run_at, key, scope, scope_id, payload, max_retries, timeout_s,
                    trace)
@@ -147,7 +148,7 @@ def insert_sql(payload: str, many: bool) -> str:
     )
 
 
-CLAIMED = [  # what a worker is told about a job; the order of Job's fields
+CLAIMED = [  # what a claim tells the worker about a job, in the order of Job's fields
     "id", "topic", "template_version", "priority", "run_at", "expires_at", "key", "scope", "scope_id",
     "step", "payload", "version", "retries", "max_retries", "crashes", "timeout_s", "flow_id",
     "schedule_id", "fire_at", "tags", "trace", "created", "claimed_at", "locked_until",
@@ -247,7 +248,7 @@ async def connect_psycopg(url: str, options: dict[str, Any], codec: bool) -> tup
     conn = await psycopg.AsyncConnection.connect(
         url, autocommit=True, prepare_threshold=0, cursor_factory=psycopg.AsyncRawCursor, **options
     )
-    # Left to itself, psycopg sends a list as text; what is registered last is preferred.
+    # By default, psycopg sends a list as text. It prefers the dumper that was registered last.
     conn.adapters.register_dumper(list, ListBinaryDumper)
     cursor = conn.cursor(binary=True)
 
@@ -286,8 +287,8 @@ class Variant:
 
 @dataclass(frozen=True)
 class Result:
-    rate: float  # per second of wall time
-    cpu_us: float  # this process's CPU time for each, in microseconds
+    rate: float  # jobs or calls per second of wall time
+    cpu_us: float  # this process's CPU time for each job or call, in microseconds
 
 
 class Stopwatch:
@@ -304,7 +305,7 @@ class Stopwatch:
 
 
 def new_ids(n: int, ids: str) -> list[Any]:
-    """Cheap UUIDv7: one read of the clock and of the random source for all."""
+    """Return n UUIDv7. They are cheap: one read of the clock and one of the random source for all."""
     prefix, noise = f"{int(time.time() * 1000):012x}", os.urandom(10 * n).hex()
     texts = [
         f"{prefix[:8]}-{prefix[8:]}-7{noise[i : i + 3]}-8{noise[i + 3 : i + 6]}-{noise[i + 6 : i + 18]}"

@@ -11,7 +11,7 @@ from benchmarks.rounds import Cell, interleave, say
 from benchmarks.systems.base import System
 
 CALLERS = 100
-# Jobs of the first round at most; later ones take as long as the scale says.
+# Jobs of the first round, at most. Its rate sets the size of later rounds, so that they take the scale's seconds.
 FIRST = {"enqueue_one": 500, "enqueue_concurrent": 3_000, "enqueue_bulk": 20_000}
 MOST = 300_000
 
@@ -36,7 +36,7 @@ def measure(
             try:
                 act(system, Cell())
             except programs.Failed as error:
-                say(f"{name}: {system.name} failed to warm up: {error}")  # and will fail again where it counts
+                say(f"{name}: {system.name} failed to warm up: {error}")  # it will fail again in a round that counts
     interleave(bench.results, name, systems, bench.scale.rounds, act)
 
 

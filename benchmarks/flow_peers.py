@@ -87,11 +87,11 @@ async def chancy(url: str, kind: str, count: int) -> tuple[float, float]:
     from chancy.plugins.leadership import Leadership
     from chancy.plugins.workflow import Workflow, WorkflowPlugin
 
-    log = logging.getLogger("chancy")  # its own default writes lines for every job
+    log = logging.getLogger("chancy")  # chancy's default logger writes lines for every job
     log.setLevel(logging.WARNING)
     queue = Queue("default", executor=Chancy.Executor.Async, concurrency=_SLOTS, eager_polling=True, polling_interval=1)
     job = Job(func="benchmarks.flow_peers.noop")
-    sys.modules["benchmarks.flow_peers"] = sys.modules[__name__]  # the program itself, not a second copy of it
+    sys.modules["benchmarks.flow_peers"] = sys.modules[__name__]  # else chancy would import a second copy
     pool = {"min_connection_pool_size": 10, "max_connection_pool_size": 10}
     async with Chancy(url, **pool, plugins=[Leadership(poll_interval=1)], log=log) as app:
         await app.migrate()
@@ -163,7 +163,7 @@ def program(system: str, url: str, kind: str, count: int) -> list[str]:
 
 
 def run(server: PostgresServer, system: str, kind: str, count: int, limit: float) -> list[float] | str:
-    """Return the seconds until the flow is enqueued, and until all is run; or what went wrong."""
+    """Return the seconds until the flow is enqueued, and until all its jobs have run; or what went wrong."""
     database = f"flows_{secrets.token_hex(4)}"
     server.administer(f"CREATE DATABASE {database}")
     try:
@@ -191,7 +191,7 @@ def compare(systems: list[str], sizes: list[int], rounds: int, limit: float) -> 
                 bad: dict[str, str] = {}
                 for n in range(rounds):
                     for system in systems[:: 1 if n % 2 else -1]:
-                        if system in bad:  # it would take as long again
+                        if system in bad:  # another round would go wrong, too
                             continue
                         answer = run(server, system, kind, size, limit)
                         if isinstance(answer, str):

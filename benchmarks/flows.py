@@ -21,7 +21,7 @@ _SLOTS = 500
 
 
 class Application:
-    """Jobs that do nothing, and a count of them."""
+    """Tasks that do nothing but count down the jobs that are left."""
 
     def __init__(self, url: str) -> None:
         self.jobs = jobs = Jobs(url, migrate=True)
@@ -50,7 +50,7 @@ class Application:
             self._done.set()
 
     async def drain(self, count: int) -> float:
-        """Return the seconds until a new worker has run so many jobs."""
+        """Return the seconds until a new worker has run `count` jobs."""
         self._left = count
         self._done.clear()
         began = time.perf_counter()
@@ -62,7 +62,7 @@ class Application:
 
 
 async def plain(app: Application, count: int) -> tuple[float, float]:
-    """Return the seconds until all jobs are enqueued, and until they are run."""
+    """Return the seconds that the enqueue takes, and those that a new worker takes to run all jobs."""
     began = time.perf_counter()
     await app.jobs.enqueue_many([app.leaf.draft(n) for n in range(count)])
     return time.perf_counter() - began, await app.drain(count)

@@ -41,7 +41,7 @@ def told(body):
     now = datetime.now(UTC)
     return msgspec.json.encode(EnqueuedBody(id="0" * 36, topic=asked.topic, status="pending", run_at=now, created=now))
 """
-# The least that can be done: no routing, no checks, no headers.
+# An endpoint that does as little as possible: no routing, no checks, no look at the headers.
 BARE = (
     PARTS
     + """
@@ -59,7 +59,7 @@ async def app(scope, receive, send):
 uvicorn.run(app, port=int(sys.argv[1]), log_level="warning", access_log=False, lifespan="off")
 """
 )
-# What one would write in a framework.
+# The same endpoint as an application would write it in a framework.
 STARLETTE = (
     PARTS
     + """
@@ -114,7 +114,7 @@ class Asker(asyncio.Protocol):
 
 
 async def ask(port: int, request: bytes, count: int, connections: int) -> tuple[float, list[float]]:
-    """Return the answers per second, and how long each took."""
+    """Return the answers per second, and the seconds that each took."""
     loop = asyncio.get_running_loop()
     left, done, slow = [count, count], asyncio.Event(), list[float]()
     began = time.perf_counter()
@@ -165,7 +165,7 @@ async def enqueueing(name: str, url: str, options: argparse.Namespace) -> dict[s
         for n in range(options.rounds + 1):
             for one, port in ports.items():
                 rate, took = await ask(port, asked, options.requests, options.connections)
-                if n:  # the first one warms up
+                if n:  # the first round warms up
                     rates[one].append(rate)
                     slow += took if one == "rowlock" else []
     there = (await store.stats()).pending

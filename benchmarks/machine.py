@@ -18,7 +18,7 @@ BLOCK = b"x" * 8192  # a page of PostgreSQL
 
 
 def describe(folder: Path) -> dict[str, str]:
-    """`folder`: where the databases are."""
+    """Return the facts about the machine. `folder`: where the databases are."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "CPU": f"{_cpu()}, {os.cpu_count()} cores",
@@ -32,7 +32,7 @@ def describe(folder: Path) -> dict[str, str]:
 
 
 def installation() -> str:
-    """Return whether rowlock is installed as a wheel or as a checkout."""
+    """Return rowlock's version, and whether it is installed from a wheel or in place."""
     rowlock = distribution("rowlock")
     about = json.loads(rowlock.read_text("direct_url.json") or "{}")
     editable = about.get("dir_info", {}).get("editable", False)

@@ -1,6 +1,7 @@
-"""Marks that handlers leave for the harness, in files that it can read at any time without asking the store: which
-jobs were handled, when the first began, how long each pickup took. One set of files per worker process; made so that a
-mark costs a handler well under a microsecond.
+"""Handlers leave marks in files for the harness: which jobs were handled, when the first began, how long a pickup took.
+
+The harness can read the files at any time, without asking the store. Each worker process has a set of files of its own.
+A mark costs a handler well under a microsecond.
 
     seen-<pid>     one byte per job: 1 when its handler has run
     first-<pid>    CLOCK_MONOTONIC in ns when this process handled its first job
@@ -23,7 +24,7 @@ _beginning = threading.Lock()
 
 
 def seen(n: int) -> None:
-    """Job n is being handled."""
+    """Mark job n as handled."""
     if _seen is None:
         _begin()
     _seen[n] = 1  # type: ignore[index]
@@ -71,7 +72,7 @@ def distinct(folder: Path, n: int) -> int:
 
 
 def pickups(folder: Path) -> list[float]:
-    """Return the milliseconds, in the order of enqueueing."""
+    """Return the milliseconds of each pickup, in the order of enqueueing."""
     found: dict[int, float] = {}
     for path in folder.glob("pickup-*"):
         for line in path.read_text().splitlines():

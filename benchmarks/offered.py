@@ -1,5 +1,6 @@
-"""A steady load beside a transaction that holds an old snapshot, and without one: does the pickup stay as it is? Run as
-a program, this offers the jobs, at times that do not depend on how they are served.
+"""Measures pickup under a steady load, with and without a transaction that holds an old snapshot.
+
+Run as a program, this module enqueues the jobs, at times that do not depend on how fast the worker runs them.
 
     python -m benchmarks --only xmin_offered --systems rowlock
 """
@@ -23,7 +24,7 @@ from benchmarks.rounds import Cell, one_round
 from benchmarks.systems.base import System, order
 
 RATE = 600  # jobs per second
-WINDOW = 10.0  # seconds whose pickups are looked at together
+WINDOW = 10.0  # seconds: the percentiles are those of all pickups in such a span
 SHARES = {"p50": 0.50, "p99": 0.99}
 
 

@@ -14,7 +14,7 @@ from rowlock.stores.rollups import KEPT, MINUTE, SPANS
 
 AUDITED = 20_000
 DEAD_WORKERS = 60
-_SOME_TOPICS = ("", "mail", "bills", "rare_9")  # of which there are charts by the minute
+_SOME_TOPICS = ("", "mail", "bills", "rare_9")  # the topics that have charts by the minute
 _SKETCH = Sketch.of([1000 * 3**n for n in range(12) for _ in range(5)]).pack().hex()
 
 TOTALS = """

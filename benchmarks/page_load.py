@@ -13,11 +13,11 @@ from playwright.async_api import TimeoutError as NotShown
 from rowlock import Jobs
 
 BATCH, PAUSE = 200, 0.1  # 2,000 jobs a second: each is enqueued, claimed and completed
-CHANGES = 5000  # a second that it must have been, for the rest to count
+CHANGES = 5000  # a second, at least: with fewer, the other figures mean nothing
 PROBES = 40  # jobs on the screen that are changed one by one, to see when the page shows it
-FROZEN = 500  # milliseconds of one task
-LATE = 3.0  # seconds until a change is shown
-GROWTH = 2.0  # megabytes, from the first look to the last
+FROZEN = 500  # milliseconds that one task of the page may take
+LATE = 3.0  # seconds that the page may take to show a change
+GROWTH = 2.0  # megabytes by which the heap may grow, from the first look to the last
 
 WATCH = """() => {
     window.longest = 0;
@@ -38,7 +38,7 @@ class Look(Struct, frozen=True):
 
 async def churn(url: str, seconds: float) -> None:
     """Make changes, in a process of its own, and print how many per second."""
-    logging.getLogger("rowlock").addHandler(logging.NullHandler())  # it rescues what was filled in
+    logging.getLogger("rowlock").addHandler(logging.NullHandler())  # hides its lines about filled-in jobs
     jobs = Jobs(url)
 
     @jobs.task("churn")
@@ -55,7 +55,7 @@ async def churn(url: str, seconds: float) -> None:
                 await asyncio.sleep(due - now)
             await jobs.enqueue_many([{"topic": "churn", "payload": {"n": n}} for n in range(BATCH)])
             made += BATCH
-            due = max(due + PAUSE, time.monotonic() - 1)  # after a delay it catches up, by one second at most
+            due = max(due + PAUSE, time.monotonic() - 1)  # after a delay the loop catches up, by one second at most
         took = time.monotonic() - began
         done = (await jobs.stats("churn")).completed - before
         print(f"{(2 * done + made) / took:.0f}", flush=True)  # a completed job was claimed as well

@@ -1,4 +1,4 @@
-"""Measures how long each screen takes until it is usable, and each request that it can make."""
+"""Measures how long each screen takes until it is usable, and how long each request takes that the page can make."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,9 +13,9 @@ SCREENS = [
     "jobs", "jobs?status=pending", "jobs?status=failed", "jobs?status=completed&topic=mail",
     "jobs?payload=user.id%3D7", "failures", "topics", "workers", "new", "bulk", "audit", "access", "settings",
 ]  # fmt: skip
-# When there is nothing left that stands for what is to come.
+# The time at which the screen has its heading, and no skeleton (a placeholder of content that still loads).
 SHOWN = "() => document.querySelector('main h1') && !document.querySelector('.skeleton') && performance.now()"
-# Streams have no end.
+# Without the streams, which have no end.
 REQUESTS = """() => performance.getEntriesByType('resource')
     .filter(one => one.name.includes('/api/') && !one.name.includes('/api/events'))
     .map(one => [one.duration, one.name.split('/api/')[1]])"""
@@ -31,7 +31,7 @@ ASK = """async ([address, body]) => {
 
 STATUSES = ("pending", "processing", "completed", "failed", "expired", "cancelled", "waiting", "blocked")
 RANGES = ("15m", "1h", "6h", "24h", "7d", "30d", "90d")
-TOPICS = ("mail", "rare_9", "nobody_has_this")  # of most jobs, of one in a thousand, of none
+TOPICS = ("mail", "rare_9", "nobody_has_this")  # the topic of most jobs, of one in a thousand, of none
 _PAGE = "limit=50"
 
 
@@ -63,7 +63,7 @@ def addresses(now: datetime) -> list[str]:
 
 
 DEEP = ("", "&status=pending", "&topic=mail", "&status=completed", "&scope=user", "&payload=user.id%3D7")
-PREVIEWS: list[dict[str, Any]] = [  # bulk actions: snapshots of all that match, made on demand; no limit is promised
+PREVIEWS: list[dict[str, Any]] = [  # bulk actions: a preview stores all jobs that match; no limit is promised
     {"action": "requeue", "filter": {"status": ["failed"]}},
     {"action": "cancel", "filter": {"topic": ["mail"], "status": ["pending"]}},
     {"action": "cancel", "filter": {"status": ["pending"]}},
@@ -119,7 +119,7 @@ async def time_requests(page: Page, rounds: int) -> list[str]:
 
 
 async def _deep(page: Page, query: str) -> str | None:
-    """Return the address of a page far back, reached by cursors."""
+    """Return the address of a page far back, reached by cursors; None if the list ends before."""
     script = """async query => {
         let cursor = '';
         for (let n = 0; n < 30 && cursor !== null; n++)

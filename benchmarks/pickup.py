@@ -35,7 +35,7 @@ async def clock() -> float:
 
 
 def family(pid: int) -> list[int]:
-    """The process and its children."""
+    """Return the ids of the process and of all its descendants."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -83,7 +83,7 @@ def measure(name: str, url: str, jobs_count: int, idle: float) -> None:
 async def pick_up(url: str, count: int) -> tuple[list[float], list[float]]:
     from_call, from_commit = [], []
     async with Jobs(url) as jobs:
-        await jobs.wait((await jobs.enqueue("clock")).id)  # the worker is there
+        await jobs.wait((await jobs.enqueue("clock")).id)  # until the worker is there
         for _ in range(count):
             await asyncio.sleep(0.05)
             called = time.monotonic()

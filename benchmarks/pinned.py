@@ -16,8 +16,8 @@ from benchmarks.servers import Servers
 from benchmarks.systems.base import System
 
 SYSTEMS = ("rowlock", "pgqueuer", "graphile-worker")
-RESERVE = 1.4  # times the jobs that the rate foretells: the queue must not run empty
-EDGE = 10.0  # seconds at the beginning and at the end whose rates are told
+RESERVE = 1.4  # times the jobs that the rate predicts: the queue must not run empty
+EDGE = 10.0  # seconds at the beginning and at the end: the report has the rates of both
 
 Series = list[tuple[float, int]]  # seconds since the first handler, jobs handled so far
 
@@ -30,7 +30,7 @@ def measure(bench: Bench, name: str) -> None:
         def act(system: System, cell: Cell, n: int = n) -> float:
             seconds = bench.scale.pinned_seconds
             free, held = (drain(bench.servers, system, n, seconds, pin=pin) for pin in (False, True))
-            end = min(free[-1][0], held[-1][0])  # one of them may have run out of jobs
+            end = min(free[-1][0], held[-1][0])  # one of the two drains may have run out of jobs
             done = {"free": done_at(free, end), "pinned": done_at(held, end)}
             edge = min(EDGE, end / 3)
             cell.facts |= {

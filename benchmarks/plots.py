@@ -1,4 +1,4 @@
-"""Plots as plain SVG, each on a white card, so that it reads on a light and on a dark page."""
+"""Draws plots as plain SVG. Each is on a white card, so that it can be read on a light and on a dark page."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-ser
 WIDTH = 720
 MARGIN = 24
 TOP = 66  # below the title and the unit
-LETTER = 7.4  # px, of a letter at the usual size, generously
+LETTER = 7.4  # px, the width of a letter at the usual size, rounded up
 VALUE_WIDTH = 56  # beyond a bar's end
 
 LESS_IS_BETTER = frozenset({"ms", "s", "MB", "%"})
-# Several bars of one system, and several lines of others, are told apart by shade.
+# Shades distinguish the bars of one system. Shades and dashes distinguish the lines of the other systems.
 OUR_SHADES = ("#93c5fd", "#3b82f6", "#1e40af")
 OTHER_SHADES = ("#cbd5e1", "#94a3b8", "#64748b")
 OTHER_LINES = (("#64748b", ""), ("#94a3b8", "6 4"), ("#475569", "2 3"), ("#94a3b8", "10 3 2 3"), ("#475569", "8 3"))
-TOO_WIDE = 40.0  # times the least value: beyond that a linear scale hides the small ones
+TOO_WIDE = 40.0  # times the least value: beyond that a linear scale hides the small values
 
 
 def bars(title: str, unit: str, values: dict[str, float], *, ours: str, best_first: bool = True) -> str:
-    """A bar for each name."""
+    """Return a plot with a bar for each name."""
     named = list(values.items())
     if best_first:
         named.sort(key=lambda item: item[1], reverse=unit not in LESS_IS_BETTER)
@@ -51,7 +51,8 @@ def bars(title: str, unit: str, values: dict[str, float], *, ours: str, best_fir
 
 
 def grouped(title: str, unit: str, groups: dict[str, dict[str, float]], *, ours: str) -> str:
-    """Some bars for each name, such as its percentiles; on a logarithmic scale if they are very far apart."""
+    """Return a plot with some bars for each name, such as its percentiles. If they are very far apart, the scale is
+    logarithmic."""
     parts = list(dict.fromkeys(part for group in groups.values() for part in group))
     values = [value for group in groups.values() for value in group.values()]
     scale = _Scale(values)
@@ -83,7 +84,7 @@ def grouped(title: str, unit: str, groups: dict[str, dict[str, float]], *, ours:
 def lines(
     title: str, x_label: str, y_label: str, series: dict[str, list[Point]], *, log_x: bool = False, ours: str
 ) -> str:
-    """A line for each name, named at its end."""
+    """Return a plot with a line for each name. The name stands at the end of the line."""
     points = [point for line in series.values() for point in line] or [(0.0, 0.0)]
     x_ticks = _powers(points) if log_x else _ticks(min(x for x, _ in points), max(x for x, _ in points))
     y_ticks = _ticks(0, max(y for _, y in points))
@@ -117,7 +118,7 @@ def lines(
             f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{wide}" '
             f'stroke-dasharray="{dashes}" stroke-linejoin="round"/>'
         )
-        if len(series[name]) <= 12:  # few enough to be looked at one by one
+        if len(series[name]) <= 12:  # few enough points to be looked at one by one
             drawn += [
                 f'<circle cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="3.5" fill="{colour}"/>' for x, y in series[name]
             ]
@@ -153,7 +154,7 @@ class _Scale:
         least = min((value for value in values if value > 0), default=most)
         self.logarithmic = most > TOO_WIDE * least
         if self.logarithmic:
-            # From below the least, so that its bar can be seen.
+            # The axis begins below the least value, so that its bar can be seen.
             first, last = math.floor(math.log10(least / 2)), math.ceil(math.log10(most))
             self.ticks = [10.0**power for power in range(first, last + 1)]
         else:
@@ -167,7 +168,7 @@ class _Scale:
 
 
 def _ticks(least: float, most: float) -> list[float]:
-    """Four to seven round numbers around a range."""
+    """Return four to seven round numbers around a range."""
     if most <= least:
         most = least + 1
     rough = (most - least) / 5
@@ -178,14 +179,14 @@ def _ticks(least: float, most: float) -> list[float]:
 
 
 def _powers(points: Iterable[Point]) -> list[float]:
-    """Powers of ten around the points' x."""
+    """Return powers of ten around the x of all points."""
     every = [math.log10(x) for x, _ in points]
     first, last = math.floor(min(every)), math.ceil(max(every))
     return [10.0**power for power in range(first, max(last, first + 1) + 1)]
 
 
 def _apart(wanted: Sequence[float], distance: float) -> list[float]:
-    """Heights, in order, moved down where they would overlap."""
+    """Return the heights, in order, each moved down where it would overlap the one before."""
     placed: list[float] = []
     for height in wanted:
         placed.append(max(height, placed[-1] + distance) if placed else height)
@@ -200,7 +201,7 @@ def _is_ours(name: str, ours: str) -> bool:
 
 
 def _looks(names: Iterable[str], ours: str) -> dict[str, tuple[str, str]]:
-    """Each line's colour and dashes."""
+    """Return each line's colour and dashes."""
     others = [name for name in names if not _is_ours(name, ours)]
     found = {name: OTHER_LINES[place % len(OTHER_LINES)] for place, name in enumerate(others)}
     return {name: found.get(name, (ACCENT, "")) for name in names}
@@ -211,7 +212,7 @@ def _name_column(names: Iterable[str]) -> float:
 
 
 def _legend(parts: Sequence[str], x: float, y: float) -> list[str]:
-    """The legend of the shades; the same for rowlock and for peers."""
+    """Return the legend: for each part, its shade for the peers and its shade for rowlock."""
     drawn = []
     for place, part in enumerate(parts):
         drawn.append(_bar(x, y, 11, 11, OTHER_SHADES[place % len(OTHER_SHADES)]))
@@ -222,7 +223,7 @@ def _legend(parts: Sequence[str], x: float, y: float) -> list[str]:
 
 
 def _bar(x: float, y: float, long: float, thick: float, fill: str) -> str:
-    long = max(long, 1.0)  # never quite nothing
+    long = max(long, 1.0)  # so that a bar of 0 can be seen
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{long:.1f}" height="{thick}" rx="{min(3.0, long / 2)}" fill="{fill}"/>'
     )

@@ -14,7 +14,7 @@ from benchmarks.systems.base import System
 DIRECT, POOLED, AROUND = "direct", "PgBouncer", "PgBouncer and listen_url"
 JOBS = 300  # enqueued in a round
 PICKUPS = 40  # at most
-GAP = 0.25  # seconds between them, on average: a worker that polls is not to find many at once
+GAP = 0.25  # seconds between jobs, on average, so that a worker that polls does not find many at once
 
 
 def measure_enqueue(bench: Bench, name: str) -> None:
@@ -35,7 +35,7 @@ def measure_pickup(bench: Bench, name: str) -> None:
             there, options = _through(bench, way, url)
             with programs.working(Task(way, there, marks=folder, options=options)) as started:
                 latency.warm_up(way, there, folder, started)
-                n = min(bench.scale.pickups, PICKUPS) + 1  # the first one still pays for the producer's start
+                n = min(bench.scale.pickups, PICKUPS) + 1  # the first job still pays for the producer's start
                 programs.run(Task(way, there, n, folder, gap=GAP), "produce")
                 latency.wait_for(folder, n, started)
             return latency.note(cell, marks.pickups(folder)[1:])

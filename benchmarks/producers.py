@@ -1,4 +1,4 @@
-"""Measures what wake-ups cost when many processes enqueue one by one. Run as a program, it is one of these."""
+"""Measures what wake-ups cost when many processes enqueue one by one. Run as a program, it is such a process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PRODUCERS = 32
 ROUNDS = 3
 ON, OFF, RAW = "wake-ups on", "wake-ups off", "raw INSERT, wake-ups off"
 KINDS = {ON: "on", OFF: "off", RAW: "off"}  # listen=… of worker and producers
-GO = "go"  # a file: begin at the moment (monotonic) that it names
+GO = "go"  # a file with the moment (monotonic) at which all producers begin
 
 
 def measure(bench: Bench, name: str) -> None:
@@ -44,7 +44,7 @@ def measure(bench: Bench, name: str) -> None:
             return float(sum(programs.finish(producer)["jobs"] for producer in started)) / seconds
 
     start = [sys.executable, "-m", "benchmarks.producers"]
-    # The same system, once for each kind: so they take turns.
+    # The same system, once for each kind, so that the kinds take turns.
     systems = [replace(rowlock, name=kind, start=lambda _verb: start) for kind in KINDS]
     interleave(bench.results, name, systems, min(bench.scale.rounds, ROUNDS), act)
 

@@ -56,7 +56,7 @@ class Task:
 
 @contextlib.contextmanager
 def marks_folder() -> Iterator[Path]:
-    """Return a folder in memory where possible, so that marks don't compete with the databases for the disk."""
+    """Yield a folder, in memory where possible, so that marks don't compete with the databases for the disk."""
     base = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="rowlock-bench-", dir=base) as folder:
         yield Path(folder)
@@ -117,7 +117,7 @@ def working(task: Task, verb: str = "worker", count: int = 1) -> Iterator[list[P
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,  # so that all that it starts can be ended with it
+                    start_new_session=True,  # so that stop() can also end the processes that it starts
                 )
             programs.append(Program(f"{task.system.name} {verb}", process, output))
         yield programs

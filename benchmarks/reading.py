@@ -3,7 +3,8 @@
     python benchmarks/reading.py                          SQLite, in a temporary file
     python benchmarks/reading.py postgresql://…/empty     PostgreSQL, in an empty database, or one filled before
 
-Each call is made --rounds times after one that doesn't count: the median, the fastest and the slowest.
+Each call is made once without being counted, then --rounds times. The table shows the median, the fastest and the
+slowest.
 """
 
 import argparse

@@ -122,7 +122,7 @@ def markdown(run: Run, drawn: set[str]) -> str:
 def draw(measure: Measure, results: Results) -> str | None:
     cells = {name: cell for name, cell in results.cells[measure.name].items() if cell.values and cell.error is None}
     medians = results.medians(measure.name)
-    if len(cells) < 2 or measure.name == "fetch_16":  # bars would compare what can't be compared
+    if len(cells) < 2 or measure.name == "fetch_16":  # a plot would compare figures that are not comparable
         return None
     if measure.name in ("pickup", "pooled_pickup"):
         groups = {name: {share: cell.facts[share] for share in ("p50", "p95", "p99")} for name, cell in cells.items()}
@@ -136,7 +136,7 @@ def draw(measure: Measure, results: Results) -> str | None:
 
 
 def pinned_rates(cells: dict[str, Cell]) -> dict[str, list[tuple[float, float]]]:
-    """Return the rate in every five seconds beside the long transaction."""
+    """Return each system's rates beside the long transaction: one for every five seconds."""
     found = {}
     for name, cell in cells.items():
         series = cell.facts["series"]["pinned"][::10]

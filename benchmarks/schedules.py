@@ -34,7 +34,7 @@ _CREATED = {
 
 
 class Started:
-    """When handlers began: seconds after the nominal time of their job."""
+    """Notes when handlers began: in seconds after the nominal time of their job."""
 
     def __init__(self) -> None:
         self.late: list[float] = []
@@ -64,12 +64,12 @@ def application(url: str, started: Started) -> Jobs:
 
 
 async def lateness(url: str, seconds: int) -> str:
-    """Return how late the job of a single schedule is in its table, and at its handler."""
+    """Return how late the jobs of a single schedule are inserted, and how late their handlers begin."""
     started = Started()
     jobs = application(url, started)
     async with jobs:
         await jobs.start(concurrency=10)
-        await asyncio.sleep(3)  # what a worker does at its start
+        await asyncio.sleep(3)  # until the worker has finished what it does at its start
         await jobs.schedules.put("single", ("tick", {}), Every(1))
         await started.all(seconds, timeout=2 * seconds + 10)
         await asyncio.sleep(1)
@@ -81,7 +81,7 @@ async def lateness(url: str, seconds: int) -> str:
 
 
 async def at_once(url: str, amount: int) -> str:
-    """Return when the jobs of schedules are made, and begin, that are all due at the same second."""
+    """Return when the jobs are made, and when they begin, if many schedules are due at the same second."""
     started = Started()
     jobs = application(url, started)
     async with jobs:
@@ -101,7 +101,7 @@ async def at_once(url: str, amount: int) -> str:
 
 
 async def idle(url: str, postmaster: int | None, amount: int, seconds: float) -> str:
-    """Return what a worker costs that has nothing to do, beside schedules that are not due."""
+    """Return what an idle worker costs beside schedules that are not due."""
     jobs = application(url, Started())
     async with jobs:
         await jobs.start(concurrency=10)

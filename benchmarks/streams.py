@@ -35,16 +35,16 @@ from tests.servers import PostgresServer
 TOPIC = "busy"
 KINDS = ["topic", "own", "own-topic", "ids"]
 new_id = IdMaker(time.time_ns, os.urandom).one
-EACH = 100  # streams by one token
+EACH = 100  # streams that use one token
 BATCH = 0.05  # seconds of changes that are made together
 STATE = re.compile(rb'"id":"([0-9a-f-]{36})","topic":"[^"]*","status":"completed"')
 
 
-# ── What happens ──
+# ── The changes ──
 
 
 async def make_changes(url: str, options: argparse.Namespace, ids: list[list[str]]) -> None:
-    """Print when each job's completion was committed."""
+    """Make changes at the given pace. Print their rate, and when each job's completion was committed."""
     store = open_store(url)
     await store.open()
     users = [f"u{n}" for n in range(options.clients)]
@@ -109,7 +109,7 @@ async def watch(name: str, url: str, options: argparse.Namespace, kind: str) -> 
     await store.migrate()
     await store.open()
     await settings.change(store, {"view_rule": "scope_id = @request.auth.id"}, by="bench")
-    # Several: the streams of one token have a bound.
+    # Several tokens, because the server limits the streams of one token.
     made = [await tokens.create(store, "bench", ["read"], by="bench") for _ in range(0, options.clients, EACH)]
     users = [f"u{n}" for n in range(options.clients)]
     for _ in range(options.history):

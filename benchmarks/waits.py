@@ -24,12 +24,12 @@ from benchmarks.servers import POSTGRES, disk_folder
 from rowlock import Context, Filter, Jobs, Status
 from tests.servers import PostgresServer
 
-# The rows as they are after a run that waits for ever; it would take minutes to run so many handlers.
+# Makes the rows as a run that waits for ever leaves them. To run so many handlers would take minutes.
 _WAIT = "UPDATE _jobs SET status = 'waiting', ready = {no}, run_at = {never}, waits_for = 'signal:go', version = 1"
 
 
 class Woken:
-    """When handlers went on, by time.perf_counter()."""
+    """Notes when handlers went on, by time.perf_counter()."""
 
     at: dict[int, float]
 
@@ -78,7 +78,7 @@ async def idle(url: str, postmaster: int | None, waiting: int, seconds: float) -
         if waiting:
             await _make_wait(url)
         await jobs.start(concurrency=10)
-        await asyncio.sleep(3)  # what a worker does at its start
+        await asyncio.sleep(3)  # until the worker has finished what it does at its start
         cpu, commits, began = _cpu(postmaster), await _commits(url), time.perf_counter()
         await asyncio.sleep(seconds)
         took = time.perf_counter() - began
@@ -90,7 +90,7 @@ async def idle(url: str, postmaster: int | None, waiting: int, seconds: float) -
 
 
 async def timers(url: str, amount: int) -> str:
-    """Return how long it takes until all jobs have gone on whose time comes at the same moment."""
+    """Return how long it takes until all jobs go on whose timers end at the same moment."""
     woken = Woken()
     jobs = application(url, woken)
     async with jobs:
@@ -122,7 +122,7 @@ async def signals(url: str, amount: int) -> str:
             await jobs.signal(one.id, "go")
             await woken.all(n + 1)
             took.append(1000 * (woken.at[n] - began))
-            await asyncio.sleep(0.05)  # the worker is idle again
+            await asyncio.sleep(0.05)  # until the worker is idle again
         await jobs.stop()
     took.sort()
     p50, p99 = statistics.median(took), took[int(0.99 * len(took))]

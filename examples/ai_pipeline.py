@@ -1,7 +1,7 @@
 """Download a document, split it, embed its parts, store the vectors exactly once, notify a reader. On one SQLite file.
 
 python examples/ai_pipeline.py            # does it all: enqueues a document, runs a worker, shows the steps
-Kill it at any moment, and start it again: what was paid for is not paid for twice, and no vector is stored twice.
+Kill it at any moment, and start it again: no stored result is paid for twice, and no vector is stored twice.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ BATCH = 4  # parts that one call embeds
 
 @step(title="Download", timeout=60, retry=[5, 30], max_retries=5)
 async def download(source: str) -> str:
-    """Its own retries: a site that is down costs the job no retry."""
+    """Return the text. This step has retries of its own: a site that is down costs the job no retry."""
     return await asyncio.to_thread(Path(source).read_text, "utf-8")
 
 
@@ -28,13 +28,13 @@ async def split(text: str) -> list[str]:
 
 @step(title="Embed", timeout=120, retry=[2, 10, 60], max_retries=10)
 async def embed(parts: list[str]) -> list[list[float]]:
-    """Here you call a model that costs money. The stored result is what was paid for."""
+    """Return a vector for each part. Call your paid model here: its stored result is not paid for again."""
     return [[len(part) / 100, part.count(" ") / 20, part.count("e") / 20] for part in parts]
 
 
 @step(title="Store the vectors", weight=2)
 async def upsert(ctx: Context, source: str, parts: list[str], vectors: list[list[float]]) -> int:
-    """The vectors and the result of this step are committed together, and only while this run holds its lease."""
+    """Commit the vectors and the result of this step together, and only while this run holds its lease."""
     async with ctx.transaction() as conn:
         conn.execute("DELETE FROM vectors WHERE source = ?", (source,))
         rows = [(source, n, part, repr(vector)) for n, (part, vector) in enumerate(zip(parts, vectors, strict=True))]
@@ -46,7 +46,7 @@ async def upsert(ctx: Context, source: str, parts: list[str], vectors: list[list
 
 @step(title="Notify", retry=[1, 5, 30], max_retries=8, cancelable=False)
 async def notify(source: str, count: int) -> None:
-    """Outside the database: at least once. So send an id that the receiver knows already."""
+    """Notify the reader, at least once: it is outside the database. Send an id by which the reader knows a repeat."""
     print(f"{source}: {count} parts can be searched")
 
 

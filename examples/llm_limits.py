@@ -17,7 +17,7 @@ LIMITS = (Concurrency(AT_ONCE, name="llm"), Rate(IN_A_WINDOW, per=WINDOW, by="sc
 
 
 class Provider:
-    """Stands for the model. It sees what the limits keep."""
+    """Stands for the model. It notes how many requests run at once, and whose they are, to show what the limits do."""
 
     def __init__(self) -> None:
         self.busy = self.busiest = 0

@@ -47,7 +47,7 @@ async def send(report: str) -> None:
         name="the whole shop",
         when=Cron("0 9 * * *", "Asia/Taipei"),
         payload={"user": "everybody"},
-        missed="skip",  # after an outage, nobody wants the report of yesterday
+        missed="skip",  # after an outage, the owner does not want the report of yesterday
         description="Every morning, for the owner",
     ),
 )
@@ -100,7 +100,7 @@ async def operate(verb: str, user: str, days: str = "7") -> None:
 
 def main() -> None:
     jobs.sync.open()
-    jobs.sync.publish()  # a worker does it, too
+    jobs.sync.publish()  # a worker publishes, too
     connection = sqlite3.connect("jobs.db")
     for user, zone in USERS.items():
         sign_up(connection, user, zone)

@@ -50,7 +50,7 @@ async def execute_part(part: str) -> int:
 
 @step(title="Put the result in order", timeout=30, cancelable=False)
 async def finalize(target: str, done: int) -> Report:
-    """A cancel waits for its end."""
+    """Return the report. A cancel waits for the end of this step."""
     await asyncio.sleep(PACE)
     return Report(target, done)
 

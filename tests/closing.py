@@ -1,4 +1,4 @@
-"""Context managers for what has to be closed with `await`."""
+"""Context managers for objects that must be closed with `await`."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ async def opening(store: S) -> AsyncIterator[S]:
 
 @asynccontextmanager
 async def connected(url: str, **options: Any) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-    """A connection to PostgreSQL."""
+    """Yield a connection to PostgreSQL."""
     connection = await asyncpg.connect(url, **options)
     try:
         yield connection

@@ -12,12 +12,12 @@ import pytest
 from tests.databases import KINDS, Databases, empty
 from tests.servers import PostgresServer
 
-# Started in the background, we and all that we start would be deaf to it; some tests send it.
+# A process that is started in the background ignores SIGINT, and so do its children. Some tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same cases each time: a commit must not be green today and red tomorrow. Another number chooses other cases.
+# Every run samples the same cases: a commit must not be green today and red tomorrow. Another number chooses others.
 SAMPLE = int(os.environ.get("ROWLOCK_TEST_SAMPLE", "0"))
-# Tests with these fixtures are about what stands above the stores, which have tests of their own on each database.
+# Tests with these fixtures test code above the stores. The stores have their own tests on each database.
 ABOVE_STORES = {"fleet", "jobs", "place", "served", "shell", "world"}
 BROWSER = Path(__file__).parent / "ui"
 
@@ -28,8 +28,8 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before -m is applied
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make proof` most cases of `sampled` tests, and of tests above the stores the same case on the other
-    database. Of the tests in a browser, which take seconds each, only those that are `quick` stay."""
+    """Leave some cases to `make proof`: most cases of `sampled` tests; for each test above the stores, the same case on
+    the other database; and all tests in a browser that are not `quick`, because they take seconds each."""
     cases: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
         if BROWSER in item.path.parents and not item.get_closest_marker("quick"):
@@ -57,26 +57,26 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
 
 @pytest.fixture(scope="session")
 def postgres(databases: Databases) -> PostgresServer:
-    """A PostgreSQL shared by the tests of this process: do not stop it, start your own."""
+    """A PostgreSQL server that the tests of this process share. A test that stops a server must start its own."""
     return databases.server
 
 
 @pytest.fixture
 async def postgres_url(databases: Databases) -> AsyncIterator[str]:
-    """The URL of an empty database of the test's own."""
+    """Yield the URL of an empty PostgreSQL database for this test alone."""
     async with databases.fresh(empty) as url:
         yield url
 
 
 @pytest.fixture
 async def migrated_url(databases: Databases) -> AsyncIterator[str]:
-    """The URL of a migrated PostgreSQL database of the test's own."""
+    """Yield the URL of a migrated PostgreSQL database for this test alone."""
     async with databases.fresh() as url:
         yield url
 
 
 @pytest.fixture(params=KINDS)
 async def url(request: pytest.FixtureRequest, databases: Databases, tmp_path: Path) -> AsyncIterator[str]:
-    """The URL of a migrated database of the test's own, of each kind in turn."""
+    """Yield the URL of a migrated database for this test alone, of each kind in turn."""
     async with databases.at(request.param, tmp_path) as url:
         yield url

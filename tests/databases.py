@@ -1,4 +1,4 @@
-"""Databases for tests, of both kinds: each is a copy of a template that is prepared once in this process."""
+"""Databases of both kinds for tests. Each is a copy of a template, which is prepared once in this process."""
 
 import asyncio
 import itertools
@@ -16,8 +16,8 @@ from tests.servers import PostgresServer
 KINDS = ["sqlite", "postgres"]
 Prepare = Callable[[str], Awaitable[None]]  # fills the database with this URL
 
-# The product calls clock_timestamp() without a schema; a function in a schema that is searched before pg_catalog
-# takes its place, so that the product needs no switch for tests.
+# rowlock calls clock_timestamp() without a schema. If the schema `testclock` is searched before pg_catalog, its
+# function replaces PostgreSQL's own. So rowlock needs no switch for tests.
 TEST_CLOCK = """
 CREATE SCHEMA testclock;
 CREATE TABLE testclock.clock (at timestamptz NOT NULL);
@@ -28,7 +28,7 @@ CREATE FUNCTION testclock.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOL
 
 
 async def empty(url: str) -> None:
-    """A database without any table."""
+    """Prepare a database without any table: do nothing."""
 
 
 async def migrated(url: str) -> None:
@@ -36,7 +36,7 @@ async def migrated(url: str) -> None:
 
 
 async def with_test_clock(url: str) -> None:
-    """A migrated PostgreSQL database that also has the test clock."""
+    """Prepare a migrated PostgreSQL database that also has the test clock."""
     await execute(url, TEST_CLOCK)
     await migrated(url)
 
@@ -69,7 +69,7 @@ class Databases:
 
     @asynccontextmanager
     async def at(self, kind: str, folder: Path, prepare: Prepare = migrated) -> AsyncIterator[str]:
-        """The URL of a new database of this kind. A new SQLite file is `folder`/jobs.db."""
+        """Yield the URL of a new database of this kind. A new SQLite file is `folder`/jobs.db."""
         if kind == "sqlite":
             yield f"sqlite:///{self.file(folder / 'jobs.db', prepare)}"
         else:
@@ -77,7 +77,7 @@ class Databases:
                 yield url
 
     def file(self, path: Path, prepare: Prepare = migrated) -> Path:
-        """A new SQLite file with this path."""
+        """Make a new SQLite file with this path. Return the path."""
         path.parent.mkdir(exist_ok=True)
         shutil.copyfile(self.template_file(prepare), path)
         return path
@@ -85,7 +85,7 @@ class Databases:
     def template_file(self, prepare: Prepare = migrated) -> Path:
         if ("sqlite", prepare) not in self._templates:
             path = self._folder / f"template_{len(self._templates)}.db"
-            # In a thread with its own event loop: the caller may run in a loop already.
+            # Use a thread with its own event loop, because the caller may already run in a loop.
             with ThreadPoolExecutor(1) as thread:
                 thread.submit(asyncio.run, prepare(f"sqlite:///{path}")).result()  # type: ignore[arg-type]
             self._templates["sqlite", prepare] = str(path)
@@ -93,7 +93,8 @@ class Databases:
 
     @asynccontextmanager
     async def fresh(self, prepare: Prepare = migrated) -> AsyncIterator[str]:
-        """The URL of a new PostgreSQL database, dropped afterwards along with any connection still open to it."""
+        """Yield the URL of a new PostgreSQL database. Drop it afterwards, along with any connection still open to
+        it."""
         server = self.server
         if ("postgres", prepare) not in self._templates:
             template = f"template_{len(self._templates)}_{prepare.__name__}"

@@ -1,4 +1,4 @@
-"""Holds a database server on behalf of a test run, and outlives the run by just long enough to clean up.
+"""Own a database server for a test run, and live just longer than the run, to clean up.
 
 A script: `python guard.py BASE UID`. It makes a folder under BASE, owned by UID, and obeys one JSON list per line on
 stdin with one JSON value per line on stdout. When stdin ends or its parent is gone, even by kill -9, it stops the
@@ -23,20 +23,20 @@ GRACE = 10.0  # seconds a server has to follow its stop signal before it is kill
 
 
 def processes() -> Iterator[tuple[int, int, str]]:
-    """(pid, parent, state) of every process; from /proc where there is one, since a slim container has no ps."""
+    """Yield (pid, parent, state) of every process. Read /proc if it exists, because a slim container has no ps."""
     if not Path("/proc/self/stat").exists():
         for line in subprocess.check_output(["ps", "-axo", "pid=,ppid=,stat="], text=True).splitlines():
             pid, parent, state = line.split()
             yield int(pid), int(parent), state[0]
         return
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # ended while we looked
+        with contextlib.suppress(OSError):  # the process has ended in the meantime
             state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
             yield int(stat.parent.name), int(parent), state
 
 
 def running(pids: set[int]) -> set[int]:
-    """Those of `pids` that still run. A zombie does not: it holds no memory, lock or socket."""
+    """Return those of `pids` that still run. A zombie doesn't count: it holds no memory, lock or socket."""
     return {pid for pid, _, state in processes() if pid in pids and state != "Z"}
 
 
@@ -48,7 +48,7 @@ class Guard:
         self.stop_signal = signal.SIGTERM
 
     def _popen(self, argv: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
-        # Switching user needs root; without root uid is our own. Output goes to the log the caller shows on failure.
+        # Only root can switch users; without root, `uid` is the guard's own. The caller shows the log after a failure.
         switch: dict[str, Any] = {"user": self.uid, "group": self.uid, "extra_groups": []} if os.geteuid() == 0 else {}
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
@@ -56,11 +56,11 @@ class Guard:
             )
 
     def run(self, argv: list[str], env: dict[str, str]) -> int:
-        """Run a program to its end."""
+        """Run a program to its end. Return its exit code."""
         return self._popen(argv, env).wait()
 
     def start(self, argv: list[str], env: dict[str, str], stop_signal: int) -> int:
-        """Start the server; `stop_signal` is for the day the test run is gone."""
+        """Start the server, and return its pid. `stop_signal` stops the server when the test run is gone."""
         if self.poll() is not None:
             raise RuntimeError("the server runs already")
         self.stop_signal = signal.Signals(stop_signal)
@@ -68,7 +68,7 @@ class Guard:
         return self.server.pid
 
     def poll(self) -> int | None:
-        """The server's pid while it runs."""
+        """Return the server's pid; None if it doesn't run."""
         return self.server.pid if self.server and self.server.poll() is None else None
 
     def stop(self, with_signal: int) -> None:
@@ -82,10 +82,10 @@ class Guard:
             self.kill9()
 
     def kill9(self) -> None:
-        """SIGKILL the server and all its children, and return when none of them runs."""
+        """Kill the server and all its children by SIGKILL. Return when none of them runs."""
         if self.server is None or self.poll() is None:
             return
-        self.server.send_signal(signal.SIGSTOP)  # so that it forks no child behind our back
+        self.server.send_signal(signal.SIGSTOP)  # so that it forks no further child meanwhile
         children = {pid for pid, parent, _ in processes() if parent == self.server.pid}
         self.server.kill()
         for pid in children:
@@ -97,7 +97,7 @@ class Guard:
 
 
 def serve(guard: Guard, parent: int) -> None:
-    """Obey until stdin ends. A fork of the parent may hold the pipe open after its death, so ask for the parent too."""
+    """Obey requests until stdin ends or the parent is gone. A fork of a dead parent may still hold the pipe open."""
     requests = sys.stdin.buffer
     while os.getppid() == parent:
         if not select.select([requests], [], [], 0.5)[0]:

@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode, in front of a server of the tests."""
+"""PgBouncer in transaction mode, in front of a test server."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import Self
 
 from tests.servers import START_TIMEOUT, PostgresServer, ServerError, _free_port, _Guard
 
-PLACES = ("/usr/sbin",)  # beside PATH, in which a user may not have it
-POOL = 5  # connections to the server, of each database
+PLACES = ("/usr/sbin",)  # a folder that a user's PATH may lack
+POOL = 5  # connections to the server for each database
 
 
 def find_pgbouncer() -> str | None:
@@ -26,7 +26,8 @@ def find_pgbouncer() -> str | None:
 
 
 class PgBouncer:
-    """Owned by a guard of its own, which ends it when we end. `with PgBouncer(program, server) as bouncer:`"""
+    """A PgBouncer with its own guard, which stops it when the tests end. `with PgBouncer(program, server) as
+    bouncer:`"""
 
     def __init__(self, program: str, server: PostgresServer, *, pool: int = POOL) -> None:
         self._program = program
@@ -34,13 +35,13 @@ class PgBouncer:
         self._pool = pool
         self._port = _free_port()
         said = subprocess.check_output([program, "--version"], text=True)
-        # The first that gives prepared statements names of its own, and makes them known to each server.
+        # 1.21 is the first version that renames prepared statements, and prepares them on each server connection.
         self.keeps_statements = tuple(map(int, re.findall(r"\d+", said)[:2])) >= (1, 21)
         self._guard: _Guard | None = None
         self.starts = 0
 
     def through(self, url: str) -> str:
-        """The same database, through it."""
+        """Return the URL of the same database through PgBouncer."""
         return url.replace(f"@{self._server.host}:{self._server.port}/", f"@127.0.0.1:{self._port}/", 1)
 
     @property
@@ -53,9 +54,9 @@ class PgBouncer:
         return self._guard
 
     def start(self) -> None:
-        """Start, or start again after it has ended; return when connections are welcome."""
+        """Start, or start again after it has ended. Return when it takes connections."""
         if self._guard is None:
-            uid = os.geteuid() or pwd.getpwnam("nobody").pw_uid  # it refuses to run as root
+            uid = os.geteuid() or pwd.getpwnam("nobody").pw_uid  # PgBouncer refuses to run as root
             self._guard = _Guard(uid, Path(tempfile.gettempdir()))
             self._configure(uid)
         deadline = time.monotonic() + START_TIMEOUT
@@ -69,7 +70,7 @@ class PgBouncer:
 
     @property
     def pid(self) -> int | None:
-        """While it runs."""
+        """The pid of PgBouncer; None if it doesn't run."""
         pid: int | None = self.guard("poll")
         return pid
 

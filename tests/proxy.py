@@ -1,4 +1,4 @@
-"""A TCP proxy that stands between a client and a server, and can lose what they say to each other."""
+"""A TCP proxy between a client and a server. It can lose what they send to each other."""
 
 import asyncio
 from contextlib import suppress
@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 
 class _Link:
-    """One connection. `frozen`: it stays open on both sides, and nothing gets through any more. `choked`: nothing more
-    is even taken in, so that what the client sends piles up on its side."""
+    """One connection. While it is `frozen`, it stays open on both sides, and nothing passes. While it is `choked`, the
+    proxy doesn't even read, so that the client's data pile up on the client's side."""
 
     frozen = False
     choked = False
@@ -22,7 +22,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class TcpProxy:
-    """A server that opens a connection to the target for every client; `_carry` passes on what they say."""
+    """A server that opens a connection to the target for every client. `_carry` passes their data on."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -32,14 +32,14 @@ class TcpProxy:
 
     @classmethod
     def before(cls, url: str) -> Self:
-        """A proxy before the server of this database."""
+        """Return a proxy in front of the server of this database."""
         address = urlsplit(url)
         assert address.hostname is not None
         assert address.port is not None
         return cls(address.hostname, address.port)
 
     def through(self, url: str) -> str:
-        """The same URL, by way of this proxy."""
+        """Return the URL of the same database through this proxy."""
         return url.replace(f"{self._target[0]}:{self._target[1]}/", f"127.0.0.1:{self.port}/", 1)
 
     async def __aenter__(self) -> Self:
@@ -77,7 +77,8 @@ class TcpProxy:
 
 
 class Proxy(TcpProxy):
-    """`swallow` = n: the next n answers that come from the server are lost, and their connections cut."""
+    """A proxy that can break connections. With `swallow` = n, the next n answers of the server are lost, and their
+    connections are cut."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(host, port)
@@ -87,7 +88,7 @@ class Proxy(TcpProxy):
         self._is_cut = False
 
     def cut(self) -> None:
-        """Every connection breaks, and no other is made until `mend`: as when the server is stopped."""
+        """Break every connection, and make no other until `mend`, as if the server were stopped."""
         self._is_cut = True
         for link in self._links:
             for writer in link.writers:
@@ -97,11 +98,12 @@ class Proxy(TcpProxy):
         self._is_cut = False
 
     def freeze_newest(self) -> None:
-        """As when the other host has lost its power."""
+        """Freeze the newest connection, as if the other host had lost its power."""
         self._links[-1].frozen = True
 
     def choke_newest(self) -> None:
-        """As when the other host's process is stopped, and its kernel's buffers are full. From any thread."""
+        """Stop reading on the newest connection, as if the other process were frozen and its kernel's buffers full. Any
+        thread may call this."""
         self._links[-1].choked = True
 
     async def _carry(self, client: Streams, server: Streams) -> None:
@@ -132,4 +134,4 @@ class Proxy(TcpProxy):
             await target.drain()
         with suppress(OSError):
             target.write_eof()
-        raise ConnectionAbortedError  # one side has hung up: so does the other
+        raise ConnectionAbortedError  # one side has closed the connection: end the other side, too

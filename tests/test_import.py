@@ -32,4 +32,4 @@ def test_every_public_name_is_there_when_it_is_asked_for() -> None:
     assert {name for name in rowlock.__all__ if getattr(rowlock, name, None) is None} <= {"INJECTED"}
     assert set(rowlock.__all__) <= set(dir(rowlock))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        rowlock.nothing  # noqa: B018 - asking is the test
+        rowlock.nothing  # noqa: B018 - the attribute access is the test

@@ -1,4 +1,4 @@
-"""Logs that machines read, and what must not be in them."""
+"""Logs for machines (JSON), and the secrets that no log may contain."""
 
 import json
 import logging
@@ -75,7 +75,7 @@ def test_known_extra_fields_are_told_and_no_others() -> None:
     assert {name: line[name] for name in line if name in extra} == {k: extra[k] for k in extra if k != "password"}
 
 
-@pytest.mark.parametrize(("text", "secret"), SECRETS, ids=range(len(SECRETS)))  # a token is another one every time
+@pytest.mark.parametrize(("text", "secret"), SECRETS, ids=range(len(SECRETS)))  # every run makes another token
 @pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter("%(message)s")], ids=["json", "text"])
 def test_no_secret_reaches_a_line(formatter: logging.Formatter, text: str, secret: str) -> None:
     assert secret in text
@@ -115,7 +115,7 @@ def test_set_up_logs_to_stderr(format: str, verbose: bool) -> None:
         messages = [json.loads(line)["message"] for line in lines]
     else:
         messages = [line.rpartition(" ")[2] for line in lines]
-        assert lines[-1][10] == " "  # date and time
+        assert lines[-1][10] == " "  # between the date and the time
         assert "INFO    great" in lines[-1]
     assert messages == (["small", "great"] if verbose else ["great"])
 

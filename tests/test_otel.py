@@ -1,4 +1,4 @@
-"""Spans of enqueues and runs, with the SDK's own exporter: on each store in turn."""
+"""Spans of enqueues and runs, collected by the SDK's own exporter, on each store in turn."""
 
 import asyncio
 import sqlite3
@@ -25,11 +25,11 @@ from tests.http.harness import Who, by_hand
 from tests.runtime.running import nothing
 from tests.waiting import ended, until
 
-CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"  # of somebody else
+CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"  # the traceparent of another program
 
 
 class Spans:
-    """What was exported."""
+    """The exported spans."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -40,7 +40,7 @@ class Spans:
         return [span for span in self._exporter.get_finished_spans() if span.kind is kind]
 
     async def runs(self, count: int = 1) -> list[ReadableSpan]:
-        """The spans of runs, once there are so many."""
+        """Wait until there are so many spans of runs. Return them."""
         await until(lambda: len(self.of_kind(SpanKind.CONSUMER)) >= count)
         return self.of_kind(SpanKind.CONSUMER)
 
@@ -73,7 +73,7 @@ def traceparent(span: ReadableSpan) -> str:
 
 
 def as_text(context: SpanContext) -> str:
-    flags = f"{context.trace_flags:02x}"  # the SDK's own, which differ between its versions
+    flags = f"{context.trace_flags:02x}"  # they differ between versions of the SDK
     return f"00-{format_trace_id(context.trace_id)}-{format_span_id(context.span_id)}-{flags}"
 
 
@@ -86,7 +86,7 @@ def parent_of(span: ReadableSpan) -> str | None:
 
 
 def assert_linked(run: ReadableSpan, send: ReadableSpan) -> None:
-    """Linked, and not its child."""
+    """The run's span is linked to the enqueue's span, and is not its child."""
     assert run.context
     assert send.context
     assert run.parent is None
@@ -246,7 +246,7 @@ async def test_errors_reach_the_job_as_they_are(jobs: Jobs, spans: Spans, kind: 
     rude, stop = await task.enqueue("rude"), await task.enqueue("stop")
     assert "Rude" in ((await ended(jobs, rude.id)).last_error or "")
     error = (await ended(jobs, stop.id)).last_error or ""
-    if kind == "thread":  # a coroutine turns it into a RuntimeError by itself
+    if kind == "thread":  # in a coroutine, Python turns StopIteration into a RuntimeError
         assert error.splitlines()[-1] == "StopIteration: over"
     assert {attributes(run)["rowlock.outcome"] for run in await spans.runs(2)} == {"failed"}
 
@@ -296,7 +296,7 @@ async def test_a_job_that_was_completed_in_a_transaction_is_completed(jobs: Jobs
 async def test_a_run_that_lost_its_lease_says_so(jobs: Jobs, spans: Spans) -> None:
     @jobs.task
     async def stall(ctx: Context) -> None:
-        ctx._link.interruption = Interruption.LOST  # as the keeper would, when the database says so
+        ctx._link.interruption = Interruption.LOST  # as if the database had told the keeper
 
     await jobs.start()
     await stall.enqueue()
@@ -393,7 +393,7 @@ async def test_a_key_that_is_taken_is_told(jobs: Jobs, spans: Spans) -> None:
 
 async def test_a_trace_that_is_none_is_no_link(jobs: Jobs, spans: Spans, url: str) -> None:
     jobs.register("nothing", nothing)
-    async with Jobs(url) as elsewhere:  # which nobody has instrumented
+    async with Jobs(url) as elsewhere:  # this client is not instrumented
         await elsewhere.enqueue("nothing", {}, trace="my own order number")
         await elsewhere.enqueue("nothing", {})
     await jobs.start()
@@ -418,7 +418,7 @@ async def test_the_traceparent_of_a_request_is_the_parent(jobs: Jobs, spans: Spa
         return (await by_hand(app, "POST", "/api/jobs/enqueue", headers=caller.raw_headers, parts=body)).status
 
     assert [await enqueue(traceparent=CALLER), await enqueue()] == [200, 200]
-    with spans.of_the_application():  # by the ASGI instrumentation
+    with spans.of_the_application():  # as the ASGI instrumentation would do
         await enqueue(traceparent=CALLER)
     called, alone, inside = spans.sends
     [request] = spans.of_kind(SpanKind.INTERNAL)

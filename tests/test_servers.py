@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).parent.parent
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can switch users")
 
-# A test run in small: starts a server, tells of it, and waits for its end. Its fork outlives it and holds its pipes.
+# A small test run: it starts a server, prints its folder and pid, and waits. Its fork outlives it, and holds its pipes.
 RUN = """
 import os, sys
 from tests.servers import PostgresServer
@@ -104,7 +104,7 @@ def test_programs_in_a_private_folder_are_copied(tmp_path: Path, monkeypatch: py
 
 
 def python_for(user: str | None) -> str:
-    """A Python which that user can run here; ours may lie in a private home."""
+    """Return a Python that this user can run here: the tests' own may be in a private home folder."""
     for python in (sys.executable, "/usr/bin/python3"):
         with contextlib.suppress(OSError):
             if not subprocess.run([python, "-c", "import tests.servers"], cwd=ROOT, user=user, check=False).returncode:
@@ -114,12 +114,12 @@ def python_for(user: str | None) -> str:
 
 @pytest.mark.parametrize("user", [None, pytest.param("nobody", marks=needs_root)])
 def test_nothing_is_left_when_the_test_run_is_killed(user: str | None) -> None:
-    """Started by whoever runs the tests, root included, and by an unprivileged user."""
+    """The run is started by the user of the tests, who may be root, and by an unprivileged user."""
     group = None if user is None else pwd.getpwnam(user).pw_gid
     with subprocess.Popen(
         [python_for(user), "-c", RUN],
         cwd=ROOT,
-        env=os.environ | {"ROWLOCK_TEST_PG_BIN": str(find_postgres())},  # the wheel may belong to our Python alone
+        env=os.environ | {"ROWLOCK_TEST_PG_BIN": str(find_postgres())},  # only the tests' Python may have the wheel
         user=user,
         group=group,
         stdin=subprocess.PIPE,

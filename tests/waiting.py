@@ -1,4 +1,4 @@
-"""Wait on conditions, never on sleeps."""
+"""Wait for conditions, never for a fixed time."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from rowlock.jobs import Jobs
 
 T = TypeVar("T")
 PATIENCE = 60.0  # seconds; never reached unless something is wrong
-What = str | Callable[[], str]  # what is waited for, or all that is known about it by the end
+What = str | Callable[[], str]  # the awaited event, or a function that describes the state at the end
 
 
 @overload
@@ -25,7 +25,7 @@ async def until(
 async def until(
     condition: Callable[[], Any], what: What = "", *, patience: float = PATIENCE, every: float = 0.02
 ) -> Any:
-    """Return the answer of `condition`, awaited if need be, as soon as it is true."""
+    """Return the answer of `condition` as soon as it is true. An awaitable answer is awaited."""
     end = time.monotonic() + patience
     while True:
         answer = condition()
@@ -38,7 +38,7 @@ async def until(
 
 
 def wait_until(condition: Callable[[], object], what: What = "", *, patience: float = PATIENCE) -> None:
-    """The same for code without an event loop."""
+    """Wait until `condition` is true, in code without an event loop."""
     end = time.monotonic() + patience
     while not condition():
         _check(end, condition, what, patience)
@@ -52,7 +52,7 @@ def _check(end: float, condition: Callable[[], object], what: What, patience: fl
 
 
 async def cancelled(task: "asyncio.Task[Any]") -> None:
-    """Cancel the task, and wait until it has ended so."""
+    """Cancel the task, and wait until it has ended. It must end as cancelled."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert task.cancelled()

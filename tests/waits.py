@@ -1,4 +1,4 @@
-"""Jobs that wait, made by the store's own verbs: as a run leaves them, without a worker."""
+"""Make jobs that wait, without a worker: the store's own methods leave them as a run would."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,7 +17,7 @@ DECISION = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "requir
 
 
 async def run_of(store: Store, job_id: str, *, worker: str = WORKER, lease: float = 30.0) -> Job:
-    """Claim the job. No other job of its topic may be due."""
+    """Claim the job and return its run. No other job of its topic may be due."""
     job = (await store.read([job_id], Job))[job_id]
     [claimed] = (await store.claim(Claim(worker, (Lane(job.topic, job.template_version),), 1, lease))).jobs
     assert claimed.id == job_id
@@ -25,7 +25,7 @@ async def run_of(store: Store, job_id: str, *, worker: str = WORKER, lease: floa
 
 
 async def mark(store: Store, run: Job, name: str, position: int, result: Any, **fields: Any) -> None:
-    """Store a step, or a callback, that has succeeded."""
+    """Store a successful step, or a callback."""
     told = StepMark(
         id=run.id, version=run.version, worker=run.locked_by, name=name, position=position, function=name,
         state=StepState.SUCCEEDED, result=codec.encode(result, "result"), **{"n": 1, **fields},
@@ -44,7 +44,7 @@ async def take(
     until: datetime | None = None,
     schema: dict[str, Any] | None = None,
 ) -> Awaited:
-    """Ask whether the run must wait."""
+    """Ask the store whether the run must wait. Return its answer."""
     return await store.take_signal(
         Wait(
             id=run.id,
@@ -61,7 +61,7 @@ async def take(
 
 
 async def suspend(store: Store, run: Job, taken: Awaited, signal: str | None = "decision") -> None:
-    """End the run: its job waits."""
+    """End the run, so that its job waits."""
     steps = await reading.steps(store, run.id)
     undoes = any(is_step_name(one.name) and one.state is StepState.SUCCEEDED for one in steps)
     waits = Waits(SLEEP if signal is None else signal_wait(signal), taken.left, taken.seen, undoes)
@@ -80,8 +80,8 @@ async def waiting(
     steps: Sequence[str] = (),
     callback: float | bool = False,
 ) -> Job:
-    """Make the job wait, after these steps. `callback`: with an address for the signal, which lasts so many seconds;
-    True: for ever."""
+    """Make the job wait after these steps, and return it. `callback`: also give the signal an address that is valid for
+    so many seconds, or forever if True."""
     run = await run_of(store, job_id)
     for position, name in enumerate(steps, 1):
         await mark(store, run, name, position, {"done": name})

@@ -1,4 +1,4 @@
-"""Checks that built files, which are checked in, match their sources, without Node: the page, and the npm package.
+"""Checks, without Node, that the built files in the repository match their sources: the page, and the npm package.
 
 python tools/built.py NAME       write the digests of sources and built files, after `make NAME` has built them
 python tools/built.py --check    exit 1 if something differs from its digests
@@ -24,7 +24,7 @@ class Built(NamedTuple):
 
 def _of_page() -> list[Path]:
     found = [*_files(ROOT / "ui" / "src"), *_files(ROOT / "ui" / "public"), *_settings(ROOT / "ui")]
-    return [path for path in found if path.name != "shapes.ts"]  # types alone, which are not in the page
+    return [path for path in found if path.name != "shapes.ts"]  # only types, which the built page does not contain
 
 
 def _of_package() -> list[Path]:

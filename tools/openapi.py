@@ -17,7 +17,7 @@ and has one status. `field` names the wrong part of the request. `make format` w
 
 
 def errors() -> str:
-    """One table for each status."""
+    """Return the text of docs/errors.md: one table for each status."""
     parts = [HEAD]
     for status in sorted({status for status, _ in CODES.values()}):
         rows = [f"| `{code}` | {meaning} |" for code, (of, meaning) in sorted(CODES.items()) if of == status]

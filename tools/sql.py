@@ -1,4 +1,4 @@
-"""docs/postgres.sql is what rowlock runs on PostgreSQL. `--check`: is it? Without: write it."""
+"""Writes docs/postgres.sql: what rowlock runs on PostgreSQL. With --check it exits with 1 if that is out of date."""
 
 import sys
 from pathlib import Path

@@ -139,7 +139,7 @@ class Sync{kind}:
         self._run = jobs._run
 '''
 
-SKIPPED = {"open", "close"}  # by hand, above
+SKIPPED = {"open", "close"}  # HEAD has both, written by hand
 
 
 def twin() -> str:
@@ -158,7 +158,7 @@ def _methods(kind: str, module: str) -> str:
 
 
 def _method(verb: ast.AsyncFunctionDef) -> str:
-    """The same signature and documentation; the body calls the async verb."""
+    """Return the source of a verb of the same signature and documentation. Its body calls the async verb."""
     arguments = verb.args
     returns = "" if verb.returns is None else ast.unparse(verb.returns)
     signature = f"def {verb.name}({ast.unparse(arguments)}) -> {returns}:"

@@ -1,14 +1,14 @@
-// BullMQ on Redis, or on PostgreSQL by its own backend for it. The connection is all that differs.
+// BullMQ on Redis, or on PostgreSQL with BullMQ's own backend. Only the connection differs.
 
 import { createPostgresBackend, Queue, Worker } from "bullmq";
 import { options, run } from "./verbs.mjs";
 
 const QUEUE = "noop";
-const CONNECTIONS = 10; // to PostgreSQL: what other systems get
+const CONNECTIONS = 10; // to PostgreSQL: as many as other systems get
 
 function backend(url, more) {
   if (options.backend === "postgres") return [{ connection: { connectionString: url, max: CONNECTIONS, ...more } }, createPostgresBackend];
-  return [{ connection: { url, maxRetriesPerRequest: null } }]; // null: what its workers ask for
+  return [{ connection: { url, maxRetriesPerRequest: null } }]; // null: BullMQ's workers require it
 }
 
 async function open(url, more) {

@@ -19,7 +19,7 @@ function serve() {
       response.end(ANSWER);
     });
   });
-  server.keepAliveTimeout = 60_000; // it must not close a connection on which fetch is about to send
+  server.keepAliveTimeout = 60_000; // the server must not close a connection on which fetch is about to send
   server.listen(0, "127.0.0.1", () => console.log(`:${server.address().port}`));
   process.once("SIGTERM", () => process.exit());
 }

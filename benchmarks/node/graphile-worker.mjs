@@ -3,11 +3,11 @@
 import pg from "pg";
 import { options, run } from "./verbs.mjs";
 
-process.env.NO_LOG_SUCCESS = "1"; // it is read at import, and spares a log line per job
+process.env.NO_LOG_SUCCESS = "1"; // graphile-worker reads it at import, and then writes no log line per job
 const { Logger, makeWorkerUtils, run: startWorker } = await import("graphile-worker");
 
 const TASK = "noop";
-const PRODUCERS_CONNECTIONS = 10; // what other systems get, and its default
+const PRODUCERS_CONNECTIONS = 10; // as many as other systems get; also graphile-worker's default
 const BATCHED = {
   concurrentJobs: 24,
   maxPoolSize: 25,
@@ -15,16 +15,16 @@ const BATCHED = {
   completeJobBatchDelay: 0,
   failJobBatchDelay: 0,
 };
-const ONE_AT_A_TIME = { concurrentJobs: 1, maxPoolSize: 2 }; // one more, which listens
+const ONE_AT_A_TIME = { concurrentJobs: 1, maxPoolSize: 2 }; // one more connection, which listens
 
-// Its own logger writes to stdout, which is the verbs' answer.
+// graphile-worker's own logger writes to stdout, where the harness reads the answer of the verb.
 const logger = new Logger(() => (level, message) => {
   if (level === "error" || level === "warning") console.error(message);
 });
 
 function pool(url, max) {
   const made = new pg.Pool({ connectionString: url, max });
-  made.on("error", console.error); // without these it warns
+  made.on("error", console.error); // without these handlers, graphile-worker warns
   made.on("connect", (client) => client.on("error", console.error));
   return made;
 }

@@ -1,4 +1,4 @@
-// The marks that handlers leave for the harness: the twin of benchmarks/marks.py, which tells the format of the files.
+// The marks that handlers leave for the harness: the twin of benchmarks/marks.py, which describes the files.
 // Node has no mmap, so marks gather in memory and a timer writes them, a few milliseconds late. The first mark's file is
 // written at once: the harness's clock starts with it.
 
@@ -18,7 +18,7 @@ let to = 0;
 
 export const monotonicNs = () => Number(process.hrtime.bigint()); // exact for the first 104 days after boot
 
-/** Job n is being handled. */
+/** Mark job n as handled. */
 export function seen(n) {
   if (file === null) begin();
   marks[n] = 1;

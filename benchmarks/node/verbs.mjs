@@ -31,7 +31,7 @@ function handle({ n, t0 }) {
 
 async function enqueueing(system, enqueueAll, concurrent) {
   const queue = await system.open(url);
-  // As many at once as will come later: a pool connects when it is asked.
+  // A pool only connects when it is asked. As many pings at once as there will be callers open all its connections.
   await Promise.all(Array.from({ length: concurrent }, () => queue.ping()));
   const started = monotonicNs();
   await enqueueAll(queue);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-CONNECTIONS = 10  # of a client with many callers: the usual size of a pool; more only queue for two cores
+CONNECTIONS = 10  # of a client with many callers: the usual size of a pool; more connections only queue for two cores
 
 
 async def count_rows(url: str, query: str, *arguments: object) -> int:

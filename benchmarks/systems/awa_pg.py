@@ -28,7 +28,7 @@ async def setup(wanted: Order) -> None:
 
     client = AsyncClient(wanted.url)
     await client.migrate()
-    await client.install_queue_storage()  # else only the first worker's start would switch to it
+    await client.install_queue_storage()  # without this, only the first worker's start switches to it
     await client.close()
 
 
@@ -66,8 +66,8 @@ async def worker(wanted: Order) -> None:
     await client.close()
 
 
-# Its view awa.jobs takes a second for some thousand jobs, and doesn't show those that a worker has claimed. A job's
-# entry and its receipt lie in the same slot of a ring, so both stay or both go.
+# The view awa.jobs takes a second for some thousand jobs, and doesn't show those that a worker has claimed. A job's
+# entry and its receipt lie in the same slot of a ring, so awa keeps both or removes both.
 COMPLETED = """
 SELECT (SELECT coalesce(sum(completed_count), 0) FROM awa.receipt_completion_batches)
      + (SELECT count(*) FROM awa.done_entries)"""

@@ -18,11 +18,11 @@ class System:
     name: str  # as people call it: graphile-worker
     store: Store
     version: Callable[[], str | None]  # None: it is not installed here
-    unfinished: Callable[[str], Awaitable[int]]  # url -> jobs that are not completed yet, by what its store says; cheap
-    settings: Mapping[str, str]  # what was chosen for it, for the report
+    unfinished: Callable[[str], Awaitable[int]]  # url -> jobs that its store has not completed yet; cheap
+    settings: Mapping[str, str]  # its configuration, for the report
     completed: Callable[[str], Awaitable[int]] | None = None  # url -> completed jobs; None: it keeps no record
     pace: int = 1000  # jobs that one worker process drains in a second, roughly: sizes the rounds
-    durable: bool = True  # is a job on disk when enqueue returns, and its completion when it is gone?
+    durable: bool = True  # True if a job is on disk when enqueue returns, and its completion when it is gone
     lacks: frozenset[str] = frozenset()  # verbs that it doesn't have
     start: Callable[[str], list[str]] | None = None  # verb -> command; None: the module, run as a program
     options: Mapping[str, Any] = field(default_factory=dict)  # BENCH_OPTIONS
@@ -57,5 +57,5 @@ def order() -> Order:
 
 
 def took(seconds: float) -> None:
-    """The answer of an enqueue verb."""
+    """Print the answer of an enqueue verb."""
     print(json.dumps({"seconds": seconds}), flush=True)

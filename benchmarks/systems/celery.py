@@ -31,7 +31,7 @@ def make_app(wanted: Order) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """Its command line looks for `app`, which must not be made where only SYSTEM is wanted."""
+    """Return `app`, for which celery's command line looks. An import that only needs SYSTEM must not make it."""
     if name == "app":
         globals()[name] = app = make_app(order())
         return app
@@ -55,7 +55,7 @@ def producing(wanted: Order, callers: int) -> Iterator[Producer]:
             for payload in payloads:
                 noop.apply_async((payload,), producer=producer)
 
-    with app.producer_pool.acquire(block=True) as producer:  # else the first call would connect
+    with app.producer_pool.acquire(block=True) as producer:  # without this, the first call connects
         producer.channel.client.ping()
     yield Producer(one, many)
 

@@ -13,7 +13,7 @@ from benchmarks.systems.verbs import Payload, Producer, async_program, handled, 
 
 NOOP = "benchmarks.systems.chancy.noop"
 CONCURRENCY = 500
-WRITE_SECONDS = 0.05  # its default, 1, would only let completions wait
+WRITE_SECONDS = 0.05  # the default, 1, would only delay completions
 
 
 async def noop(**payload: int) -> None:
@@ -23,7 +23,7 @@ async def noop(**payload: int) -> None:
 def make_app(wanted: Order, connections: int) -> Any:
     from chancy import Chancy
 
-    log = logging.getLogger("chancy")  # its own default writes lines for every job
+    log = logging.getLogger("chancy")  # chancy's default logger writes lines for every job
     log.setLevel(logging.WARNING)
     return Chancy(
         wanted.url, min_connection_pool_size=connections, max_connection_pool_size=max(connections, 2), log=log

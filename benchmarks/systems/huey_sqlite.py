@@ -19,7 +19,7 @@ def make_app(wanted: Order) -> Any:
     from huey.storage import SqliteStorage
 
     class Storage(SqliteStorage):
-        """huey's `fsync` knows FULL and OFF, but not NORMAL, which the others are measured with."""
+        """Sets `synchronous` as the round says, also to NORMAL: huey's `fsync` knows only FULL and OFF."""
 
         def _create_connection(self) -> sqlite3.Connection:
             connection: sqlite3.Connection = super()._create_connection()

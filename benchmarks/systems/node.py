@@ -22,7 +22,7 @@ def install() -> tuple[bool, str]:
         return True, ""
     quiet = ["--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
     try:
-        # Not ci: the lock file lacks optional packages for other systems than ours.
+        # Not `npm ci`: the lock file lacks the optional packages for other platforms than ours.
         ran = subprocess.run(
             ["npm", "install", "--no-save", *quiet], cwd=FOLDER, capture_output=True, text=True, timeout=NPM_SECONDS
         )
@@ -32,7 +32,7 @@ def install() -> tuple[bool, str]:
         if ran.returncode == 0:
             return True, ""
         reason = f"npm install failed: {ran.stderr.strip()[:300]}"
-    shutil.rmtree(MODULES, ignore_errors=True)  # half of the modules would pass for all of them next time
+    shutil.rmtree(MODULES, ignore_errors=True)  # else the next run would take them for complete
     return False, reason
 
 

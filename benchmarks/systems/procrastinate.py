@@ -10,7 +10,7 @@ from benchmarks.systems.asking import CONNECTIONS, count_rows
 from benchmarks.systems.base import Order, System
 from benchmarks.systems.verbs import Payload, Producer, async_program, handled, version_of
 
-CONCURRENCY = 5  # it fetches and finishes jobs one by one: more only wait for each other's locks
+CONCURRENCY = 5  # it fetches and finishes jobs one by one: more jobs at once only wait for each other's locks
 
 
 def make_app(wanted: Order, connections: int) -> Any:
@@ -74,6 +74,6 @@ SYSTEM = System(
 )
 
 if __name__ == "__main__":
-    from benchmarks.systems import procrastinate as module  # it advises against an app in the main module
+    from benchmarks.systems import procrastinate as module  # procrastinate advises against an app in the main module
 
     async_program(module.setup, module.producing, module.worker)

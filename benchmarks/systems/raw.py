@@ -21,9 +21,9 @@ from rowlock.core.job import Lane, NewJob, Status
 from rowlock.core.lifecycle import Settlement, Transition
 
 BATCH = 500
-IN_FLIGHT = 2  # batches, each on a connection of its own: the database works on one while we work on the other
+IN_FLIGHT = 2  # batches, each on a connection of its own: the database has one while this process has the other
 LEASE = 30.0
-PAUSE, LONGEST_PAUSE = 0.005, 0.1  # seconds between looks at an empty queue, later and later
+PAUSE, LONGEST_PAUSE = 0.005, 0.1  # seconds between looks at an empty queue; each pause is twice the last
 DONE = Transition(event="completed", status=Status.COMPLETED, ran=0.0)
 
 
@@ -64,7 +64,7 @@ async def producing(wanted: Order, callers: int) -> AsyncIterator[Producer]:
         await many([payload])
 
     async def together(payload: Payload) -> None:
-        """The last caller to arrive writes for all of them."""
+        """Wait for the other callers. The last one to arrive writes the jobs of all of them."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting.append((payload, future))
         if len(waiting) < callers:
@@ -107,7 +107,7 @@ async def work(url: str, name: str, limit: int, stop: asyncio.Event) -> None:
     while not stop.is_set() or done:
         if done:
             found = await connection.fetch(sql.complete_and_claim, *rows.completions(done), *claim)
-            assert found[0]["applied"] is None  # all of them
+            assert found[0]["applied"] is None  # None: all of them were applied
         else:
             found = await connection.fetch(sql.claim, *claim)
         done = []

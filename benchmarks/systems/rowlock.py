@@ -38,7 +38,7 @@ async def producing(wanted: Order, callers: int) -> AsyncIterator[Producer]:
     async def many(payloads: list[Payload]) -> None:
         await jobs.enqueue_many([(TOPIC, payload) for payload in payloads])
 
-    async with jobs:  # connects, and asks whether the tables are there
+    async with jobs:  # connects, and checks that the tables are there
         yield Producer(one, many)
 
 

@@ -19,7 +19,7 @@ def make_queue(wanted: Order) -> Any:
     from psycopg_pool import AsyncConnectionPool
     from saq.queue.postgres import PostgresQueue
 
-    # A pool of our own, because that of a URL spends a round trip on checking each connection before use.
+    # A pool of our own: the pool that saq makes for a URL spends a round trip to check each connection before use.
     pool = AsyncConnectionPool(wanted.url, min_size=CONNECTIONS, max_size=CONNECTIONS, open=False)
     return PostgresQueue(pool, manage_pool_lifecycle=True, min_size=CONNECTIONS, max_size=CONNECTIONS)
 

@@ -29,7 +29,7 @@ class Producer:
     many: Callable[[list[Payload]], Any]  # a whole batch, by the library's best call
 
 
-# Makes a client for that many concurrent callers.
+# Each of these makes a client for so many concurrent callers.
 SyncProducing = Callable[[Order, int], AbstractContextManager[Producer]]
 AsyncProducing = Callable[[Order, int], AbstractAsyncContextManager[Producer]]
 Run = Callable[[Order], Any]
@@ -46,7 +46,7 @@ def version_of(distribution: str) -> Callable[[], str | None]:
 
 
 def handled(payload: Payload) -> None:
-    """The work of every handler."""
+    """Do the work of every handler: leave a mark."""
     if "t0" in payload:
         marks.picked_up(payload["n"], payload["t0"])
     else:
@@ -54,7 +54,7 @@ def handled(payload: Payload) -> None:
 
 
 def sync_program(setup: Run, producing: SyncProducing, worker: Run) -> None:
-    """The program of a system whose library blocks: callers are threads."""
+    """Run the program of a system whose library blocks: callers are threads."""
     verb, wanted = sys.argv[1], order()
     if verb == "setup":
         setup(wanted)
@@ -67,13 +67,13 @@ def sync_program(setup: Run, producing: SyncProducing, worker: Run) -> None:
 
 
 def async_program(setup: Run, producing: AsyncProducing, worker: Run) -> None:
-    """The program of a system whose library is async, on uvloop: callers are tasks."""
+    """Run the program of a system whose library is async, on uvloop: callers are tasks."""
     import uvloop
 
     verb, wanted = sys.argv[1], order()
     if verb in ("setup", "worker"):
         running = (setup if verb == "setup" else worker)(wanted)
-        if inspect.isawaitable(running):  # a worker may want to run its own loop
+        if inspect.isawaitable(running):  # a worker may run an event loop of its own instead
             uvloop.run(_finish(running))
     else:
         uvloop.run(_produce_async(verb, wanted, producing))

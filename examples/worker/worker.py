@@ -26,7 +26,7 @@ signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 
 
 def handle(job: dict[str, Any], step: "Steps", unwanted: threading.Event) -> Any:
-    greeting = step("compose", compose, job["payload"])  # runs once, also if this worker is killed behind it
+    greeting = step("compose", compose, job["payload"])  # runs once, also if this worker is killed after it
     if wanted := job["payload"].get("signal"):
         try:
             greeting += f", {step.wait_for(wanted, timeout=3600)}"  # the run ends here, and goes on with the signal
@@ -64,7 +64,7 @@ def ask(verb: str, patience: float = 1e6, **body: Any) -> Any:
 
 
 class Waiting(BaseException):
-    """The run has ended here: the job waits, and is claimed again."""
+    """The run has ended here: the job waits, and a worker claims it again."""
 
 
 class Cancelled(Exception):
@@ -82,7 +82,7 @@ class Steps:
 
     def wait_for(self, signal: str, **terms: Any) -> Any:
         """Return the data of a signal. If there is none yet, end the run."""
-        self._calls[f"@{signal}"] += 1  # waits have places among the steps
+        self._calls[f"@{signal}"] += 1  # a wait has a place among the steps
         place = {"n": self._calls[f"@{signal}"], "position": self._calls.total()}
         told = ask("wait", **self._run, **place, signal=signal, **terms) or {"state": "waiting"}
         if told["state"] == "waiting":
@@ -118,7 +118,7 @@ def work(job: dict[str, Any]) -> None:
                 told = ask("heartbeat", LEASE / 2, runs=[run], lease=LEASE)
                 hold = told["items"][0]["hold"] if told else "lost"
                 if hold == "cancel" and job["status"] == "cancel_requested":
-                    hold = "kept"  # it runs to undo something: the wait tells the handler
+                    hold = "kept"  # this run undoes something: the wait tells the handler
             elif stopping.is_set():
                 hold = "stopping"
         unwanted.set()

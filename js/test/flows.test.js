@@ -92,7 +92,7 @@ test("a lost answer makes no second flow", async () => {
       lossy.lose = 1;
       const made = await client(options, lossy.url).jobs.chain([{ topic, payload: { n: 1 } }, { topic, payload: { n: 2 } }], { name: topic });
       assert.equal(lossy.lose, 0);
-      assert.equal(Object.keys(made.jobs).length, seen); // who may not see the jobs gets the id of the flow alone
+      assert.equal(Object.keys(made.jobs).length, seen); // a caller who may not see the jobs gets only the id of the flow
       assert.deepEqual((await flows.list({ name: topic }).all()).map((one) => [one.id, one.jobs]), [[made.id, 2]]);
     }
   } finally {

@@ -1,4 +1,4 @@
-// What the tests share: the server that runs, a worker, fronts that lose or refuse requests.
+// What the tests share: the server that runs, a worker, and servers before it that lose or refuse requests.
 
 import { spawn } from "node:child_process";
 import http from "node:http";
@@ -12,7 +12,7 @@ if (!URL_) throw new Error("start these tests by `make js-test`: they need a ser
 export const client = (options = {}, url = URL_) => new Rowlock(url, { token: TOKEN, ...options });
 
 let topics = 0;
-/** A topic that no other test has. */
+/** Return the name of a topic that no other test uses. */
 export const newTopic = (name = "topic") => `${name}_${process.pid}_${++topics}`;
 
 /** Send a request without the client. */
@@ -47,7 +47,7 @@ export async function until(condition, what = "the condition", seconds = 20) {
 
 const listen = (server, port = 0) => new Promise((resolve) => server.listen(port, "127.0.0.1", () => resolve(server.address().port)));
 
-/** The address of a server that is not there. */
+/** Return an address at which no server listens. */
 export async function nowhere() {
   const server = net.createServer();
   const port = await listen(server);
@@ -55,7 +55,7 @@ export async function nowhere() {
   return `http://127.0.0.1:${port}`;
 }
 
-/** A server that takes connections, and never answers. */
+/** Start a server that accepts connections, and never answers. */
 export async function silent() {
   const sockets = new Set();
   const server = net.createServer((socket) => sockets.add(socket.on("error", () => {})));
@@ -64,7 +64,7 @@ export async function silent() {
   return { url, server, sockets, drop, close: () => (drop(), server.close()) };
 }
 
-/** A front that passes requests on to the server. `before(request)` may answer instead: {status, headers, body}. */
+/** Start a front: it passes requests on to the server. `before(request)` may answer instead: {status, headers, body}. */
 export async function front(before) {
   const seen = [];
   const server = http.createServer((request, answer) => {
@@ -89,8 +89,8 @@ export async function front(before) {
 }
 
 /**
- * A TCP proxy. `lose` = n: the next n answers are lost, and their connections cut. `freeze`: the open connections stay open, and nothing comes
- * through them any more.
+ * Start a TCP proxy. With `lose` = n it loses the next n answers, and cuts their connections. After `freeze()` the connections of that moment stay
+ * open, and the client gets nothing through them any more.
  */
 export async function proxy() {
   const { hostname, port } = new URL(URL_);

@@ -42,7 +42,7 @@ test("lost answers to a caller who may add jobs, but not see them: the job is th
     line.lose = 1;
     const told = await blind.jobs.enqueue(topic, {}).catch((error) => error.code);
     const [job] = await jobs.list({ topic }).all();
-    assert.ok(told === job.id || told === "key_taken", told); // key_taken: the server doesn't say that it is the id which is taken
+    assert.ok(told === job.id || told === "key_taken", told); // key_taken: the server doesn't tell this caller that the id is taken
     line.lose = 1;
     const many = await blind.jobs.enqueueMany([{ topic, payload: { n: 1 } }, { topic, payload: { n: 2 } }]).catch((error) => error.code);
     assert.ok(many === "key_taken" || many.every((one) => one.id), many);
@@ -168,7 +168,7 @@ test("a token function that fails or hangs", async () => {
   let fails = 1;
   const later = client({ token: () => (fails-- > 0 ? Promise.reject(new Error("not yet")) : TOKEN) });
   assert.ok((await later.jobs.stats()).pending >= 0);
-  await assert.rejects(client({ token: () => null }).jobs.stats(), RequestError); // nobody
+  await assert.rejects(client({ token: () => null }).jobs.stats(), RequestError); // a caller without a token
 });
 
 test("every verb can be aborted, and throws the reason", async () => {

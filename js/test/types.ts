@@ -1,4 +1,4 @@
-// Compiled, never run: what TypeScript must accept, and what it must refuse.
+// This file is compiled, never run: it has what TypeScript must accept, and what it must refuse.
 
 import { Rowlock, type api, type Filter, type Job, type JobStatus } from "../src/index.ts";
 

@@ -92,7 +92,7 @@ test("watch goes on over broken connections", async () => {
     const { seen, done } = collect(client({}, line.url).jobs.watch(id));
     await until(() => seen.length, "the first state");
     line.cut();
-    const { tell } = await claim(topic); // while nobody listens
+    const { tell } = await claim(topic); // while the client is not connected
     await until(() => statuses(seen).includes("processing"), "the state after the cut");
     line.cut();
     await tell("complete");
@@ -158,7 +158,7 @@ test("a wait that has only begun goes on when the server is away for longer than
     let sent = 0;
     const counted = (...given) => (sent++, fetch(...given));
     const waiting = client({ retries: 0, fetch: counted }, server.url).jobs.wait(id);
-    waiting.catch(() => {}); // it is awaited below
+    waiting.catch(() => {}); // the test awaits it below
     await until(() => sent >= 2, "the first answer");
     await server.stop("SIGKILL");
     await until(() => sent >= 4, "tries without a server");

@@ -12,7 +12,7 @@ import { client, newTopic, raw, TOKEN, until, URL_ } from "./helpers.js";
 export const { jobs } = client();
 export const PROGRAM = fileURLToPath(new URL("../dist/bin/rowlock-worker.js", import.meta.url));
 
-/** Start a worker of one handler in this process. It is stopped when the test ends. */
+/** Start a worker with one handler in this process. It is stopped when the test ends. */
 export async function working(t, handler, options = {}) {
   const topic = options.topic ?? newTopic();
   const lines = [];
@@ -43,7 +43,7 @@ export const gate = () => {
   return { open, opened };
 };
 
-/** A folder with a module of workers. */
+/** Return a new folder with a module of workers. It is removed when the test ends. */
 export function folder(t, text, name = "workers.mjs") {
   const path = mkdtempSync(join(tmpdir(), "rowlock-"));
   t.after(() => rmSync(path, { recursive: true, force: true }));
@@ -53,7 +53,7 @@ export function folder(t, text, name = "workers.mjs") {
 
 export const write = (path, text, name = "workers.mjs") => writeFileSync(join(path, name), text);
 
-/** Run the program in this folder. `said`: all that it has written. */
+/** Run the program in this folder. `said`: all text that it has written. */
 export function program(t, path, { file = "workers.mjs", given = [], environ = {}, node = process.execPath } = {}) {
   const env = { ...process.env, ROWLOCK_API: URL_, ROWLOCK_TOKEN: TOKEN, ...environ };
   const child = spawn(node, [PROGRAM, file, ...given], { cwd: path, env, stdio: ["ignore", "pipe", "pipe"] });

@@ -22,7 +22,7 @@ export const workers = {
     }
 };
 `;
-/** Of a Node that runs TypeScript by itself: this one, or the one that the environment names. */
+/** The path of a Node that runs TypeScript by itself: this one, or the one that the environment names. */
 const MODERN = [process.execPath, process.env.ROWLOCK_TEST_NODE].find((node) => node && execFileSync(node, ["-p", "!!process.features.typescript"], { encoding: "utf8" }) === "true\n");
 const isOld = !process.features.typescript;
 
@@ -138,7 +138,7 @@ describe("rowlock-worker", { concurrency: 6 }, () => {
     const topic = newTopic();
     const worker = program(t, folder(t, `export const workers = { ${topic}() { for (;;); } };`), { given: ["--lease", "5"] });
     const id = await run(topic, {}, { timeout: 1, maxRetries: 0 });
-    assert.equal((await ended(id)).status, "failed"); // the thread has settled it long before
+    assert.equal((await ended(id)).status, "failed"); // the thread settles the job long before the process ends
     assert.equal(await worker.gone, 70);
     assert.match(worker.said, new RegExp(`${topic} ${id} blocks the event loop`));
   });
@@ -193,7 +193,7 @@ describe("rowlock-worker", { concurrency: 6 }, () => {
     write(path, workers("!"));
     await worker.says("runs", 3);
     assert.equal((await ended(await run(topic))).result, "two!");
-    assert.equal(worker.said.split("the worker has stopped").length, 3); // the old ones have stopped gracefully
+    assert.equal(worker.said.split("the worker has stopped").length, 3); // both old workers have stopped gracefully
     worker.kill("SIGTERM");
     await worker.gone;
     await worker.says("the worker has stopped", 3);

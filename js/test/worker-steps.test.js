@@ -10,7 +10,7 @@ import { cancel, ended, eventsOf, gate, hasStatus, jobs, stepsOf, working } from
 const signal = (id, name, data) => jobs.signal(id, name, data);
 const retryNow = (id) => raw("PATCH", `/api/jobs/${id}`, { run_at: new Date().toISOString() });
 
-/** A server that knows its address, for callbacks. */
+/** Start a server that knows its own address, for callbacks. */
 async function publicServer(t) {
   const probe = net.createServer();
   await new Promise((resolve) => probe.listen(0, "127.0.0.1", resolve));
@@ -102,7 +102,7 @@ describe("steps and waits", { concurrency: 8 }, () => {
       'job.step("inner") inside of the step outer': (job) => job.step("outer", () => job.step("inner", () => {})),
       "job.sleep inside of the step outer": (job) => job.step("outer", () => job.sleep(1)),
       "the result of the step big can't be stored: result.n is NaN": async (job) => {
-        await job.step("big", () => ({ n: NaN })).catch(() => {}); // can't be hidden
+        await job.step("big", () => ({ n: NaN })).catch(() => {}); // the job fails although the handler catches the error
       },
       "seconds from 0 on": (job) => job.sleep(-1),
     };
@@ -252,7 +252,7 @@ describe("steps and waits", { concurrency: 8 }, () => {
       try {
         return [await job.waitFor("go"), job.version];
       } catch (error) {
-        if (starts === 1) await signal(job.id, "go", "went"); // after the look
+        if (starts === 1) await signal(job.id, "go", "went"); // after the worker has looked for a signal
         throw error;
       }
     });

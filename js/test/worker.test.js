@@ -52,7 +52,7 @@ describe("a worker", { concurrency: 8 }, () => {
   test("Final fails for good, Snooze costs no retry, a thrown text is an error, too", async (t) => {
     const { run } = await working(t, async ({ payload, version }) => {
       if (payload.how === "final") throw new Final("no such customer");
-      if (payload.how === "text") throw "plain \ud800 text"; // half of a character
+      if (payload.how === "text") throw "plain \ud800 text"; // half of a surrogate pair
       if (version === 1) throw new Snooze(0.1);
       return version;
     });
@@ -246,7 +246,7 @@ describe("a worker", { concurrency: 8 }, () => {
     t.after(between.close);
     const { run } = await working(t, () => "done", { url: between.url });
     await until(() => between.connections > 0);
-    between.lose = 1; // the long poll is answered with the job, and that is lost
+    between.lose = 1; // the answer to the long poll, which has the job, is lost
     const id = await run();
     const job = await ended(id);
     assert.deepEqual([between.lost, job.status, job.version, job.retries], [1, "completed", 1, 0]);
@@ -256,12 +256,12 @@ describe("a worker", { concurrency: 8 }, () => {
     const between = await proxy();
     t.after(between.close);
     const { run } = await working(t, () => {
-      between.lose = 1; // the next answer is that of the settle
+      between.lose = 1; // the next answer is the one to the settle
       throw new Error("fluke");
     }, { url: between.url, lease: 30 });
     const id = await run();
     await until(async () => (await jobs.get(id)).retries === 1 && between.lost === 1);
-    await sleep(1500); // the repeat has come
+    await sleep(1500); // by now the worker has repeated the settle
     const job = await jobs.get(id);
     assert.deepEqual([job.status, job.retries, (await eventsOf(id)).filter((event) => event === "retried").length], ["pending", 1, 1]);
   });

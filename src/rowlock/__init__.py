@@ -1,6 +1,6 @@
 """rowlock: a job system that lives in the database you already have.
 
-A name is imported when it is first asked for: the command line and the supervisor of workers need but a few of them.
+A name is imported when it is first asked for: the command line and the supervisor of workers need only a few of them.
 No database driver is loaded before a URL asks for it.
 """
 

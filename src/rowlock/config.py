@@ -27,7 +27,7 @@ FILE = "rowlock.toml"
 class Settings(Struct, frozen=True):
     """`listen_url`: where to LISTEN, if `url` leads to a pooler. `migrate`: create or update the tables; None means yes
     on SQLite and no elsewhere, where `rowlock migrate` does it. `by` names this application in the audit.
-    `public_url`: where others reach the HTTP API, for the addresses of callbacks. The other settings are the worker's:
+    `public_url`: where clients reach the HTTP API, for the addresses of callbacks. The other settings are the worker's:
     see rowlock.runtime.settings. `given` names the settings that were given; for these, workers ignore the settings in
     the database."""
 

@@ -56,7 +56,8 @@ D = TypeVar("D")
 
 
 class Interruption(StrEnum):
-    """Why a run must end. The first reason is kept. Only LOST replaces it: it says how the lease is now."""
+    """The reason why a run must end. The first reason is kept. Only LOST replaces it: it tells the current state of the
+    lease."""
 
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
@@ -89,7 +90,7 @@ class Link(Protocol):
     def beat(self) -> None: ...
 
     def mark(self, mark: StepMark) -> None:
-        """Write this about a step, some time soon. A later mark of the same step replaces it."""
+        """Write this mark of a step soon. A later mark of the same step replaces it."""
         ...
 
     def unmark(self, name: str, n: int) -> None:
@@ -97,17 +98,17 @@ class Link(Protocol):
         ...
 
     def hear_cancel(self) -> None:
-        """The handler has heard by itself that its job is cancelled: from now on the cancel is in force."""
+        """Record that the handler has heard by itself that its job is cancelled. From now on the cancel is in force."""
         ...
 
     def shield(self, change: int) -> None:
-        """A step that can't be cancelled begins (1), or has ended (-1). In between, a cancel doesn't end the handler by
-        force."""
+        """Record that a step that can't be cancelled begins (1), or has ended (-1). In between, a cancel doesn't end
+        the handler by force."""
         ...
 
 
 class Host(Enqueues, Protocol):
-    """What a Context needs from `Jobs`."""
+    """The services that a Context needs from `Jobs`."""
 
     async def fence(self, guard: Guard, conn: Any) -> None: ...
 
@@ -151,7 +152,7 @@ class Host(Enqueues, Protocol):
 
 
 class AnyContext:
-    """What Context and SyncContext share: everything that needs neither `await` nor a transaction."""
+    """The common part of Context and SyncContext: everything that needs neither `await` nor a transaction."""
 
     def __init__(self, job: Job, link: Link, host: Host) -> None:
         self.job = job
@@ -203,7 +204,7 @@ class AnyContext:
         return self.job.status is Status.CANCEL_REQUESTED
 
     def begin_anew(self, call: StepCall | None = None) -> None:
-        """The handler has come to something of which no end is stored: a step, or a wait. Raise if the run must end. If
+        """Record that the handler has come to a step or a wait of which no end is stored. Raise if the run must end. If
         it is to undo something, the cancel is in force from here on. `call`: the step that is about to run."""
         if self.is_undo and self._link.interruption is None:
             self._link.hear_cancel()
@@ -283,7 +284,7 @@ class Context(AnyContext):
 
     @property
     def sync(self) -> SyncContext:
-        """The same for handlers that can't `await`."""
+        """Return the same Context for handlers that can't `await`."""
         return SyncContext(self)
 
     # ── Steps ──
@@ -437,7 +438,8 @@ class Context(AnyContext):
         return self._steps
 
     async def finish(self, error: BaseException | None = None) -> None:
-        """The handler has ended: with `error`, or by returning. Raise if it must not have ended so."""
+        """Finish the run's steps after the handler has ended: with `error`, or by returning. Raise if it must not have
+        ended in this way."""
         if self._steps is not None:
             await self._steps.finish(cancel=isinstance(error, asyncio.CancelledError))
         if self._fenced and not self._link.completed and not isinstance(error, asyncio.CancelledError):
@@ -531,7 +533,7 @@ class Context(AnyContext):
         return guard
 
     def note_fence(self, guard: Guard) -> None:
-        """The caller's own transaction has the guard's writes. Whether it commits is found out later."""
+        """Record that the caller's own transaction has the guard's writes. Whether it commits is found out later."""
         if guard.checkpoint is not None and self._call is not None:
             self._call.fenced = True
         if guard.completion is not None:
@@ -615,7 +617,7 @@ class SyncContext(AnyContext):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context.job, context._link, context._host)
-        self._context = context  # it alone knows the open transactions, and what the handler saw of an outage
+        self._context = context  # only it knows the open transactions, and the outages that the handler saw
 
     def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
@@ -742,8 +744,8 @@ class SyncTransaction:
 
     @contextmanager
     def _end(self, error: BaseException | None) -> Iterator[LeaseLost | None]:
-        """Around the end of the transaction. Yields the error if the lease is lost: then the transaction must roll
-        back, and the error is raised."""
+        """Run the end of the transaction in this block. Yields the error if the lease is lost: then the transaction
+        must roll back, and the error is raised."""
         committed = False
         lost = self._context._lost() if error is None else None
         try:

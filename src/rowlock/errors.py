@@ -410,7 +410,7 @@ class StepLimit(Final):
 
 
 class StepChanged(Final):
-    """What is stored of a step does not fit the code that runs now."""
+    """The stored data of a step does not fit the code that runs now."""
 
     def __init__(self, step: str, problem: str, way_out: str) -> None:
         self.step = step

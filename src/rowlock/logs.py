@@ -22,8 +22,8 @@ because they may hold secrets."""
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with … in place of what looks like a secret. The last line of defence: the code that logs should
-    not have put one there."""
+    """Return the text with … in place of everything that looks like a secret. This is only the last check: the code
+    that logs should not have put a secret there."""
     return secrets_in_text.without_secrets(text, "…")
 
 
@@ -53,7 +53,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up(format: Literal["text", "json"] | None = None, *, verbose: bool = False) -> None:
-    """Log to stderr, unless logging has been set up already. `format` None: what ROWLOCK_LOG_FORMAT says, or text.
+    """Log to stderr, unless logging has been set up already. `format` None: that of ROWLOCK_LOG_FORMAT, or text.
     `verbose`: log every job."""
     wanted = format or os.environ.get(FORMAT) or "text"
     if wanted not in ("text", "json"):

@@ -1,8 +1,8 @@
 """RunSteps: the steps and waits of one run. Finds what is stored of a step, or runs it and stores its result. Finds out
 how a wait has ended, or ends the run.
 
-What is to be done is decided once, by a generator that yields what it needs (`_Ask`). Async and sync handlers carry it
-out in their own ways.
+A generator decides what to do, and yields what it needs (`_Ask`). Async and sync handlers carry that out in their own
+ways.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _current: ContextVar[StepCall] = ContextVar("rowlock-step")
 
 
 class _Load(Struct, frozen=True):
-    """Read the stored steps. `anew`: although they are known."""
+    """Read the stored steps. `anew`: read them again."""
 
     anew: bool = False
 
@@ -91,7 +91,7 @@ class _Start(Struct, frozen=True):
 
 
 class _Ends(Struct, frozen=True):
-    """Read how the children of a call stand."""
+    """Read the edges of the children of a call."""
 
     call: int
 
@@ -120,8 +120,8 @@ _Asks = Generator[_Ask, Any, Any]
 
 
 class _Stored:
-    """A call of the handler of which something is stored. `name`: under which it is stored. `n`: the number of the call
-    of this name, from 1. `position`: among all of them, from 1."""
+    """A call of the handler that is stored under `name`. `n`: the number of the call of this name, from 1. `position`:
+    among all such calls, from 1."""
 
     name: str
     n: int
@@ -215,7 +215,7 @@ class StepCall(_Stored):
         return self.mark(StepState.SUCCEEDED, result=text, percent=self.steps.percent_after(self))
 
     def has_stored(self, mark: StepMark) -> None:
-        """Its result is in the database."""
+        """Record that its result is in the database."""
         self.stored = True
         self.result = mark.result
         self.steps.count(self, mark)
@@ -265,7 +265,7 @@ class _Callers:
         self._others: WeakKeyDictionary[asyncio.Task[Any] | threading.Thread, _Caller] = WeakKeyDictionary()
 
     def note(self, name: str) -> None:
-        """A step of this name is called here. Raise if it must not be."""
+        """Note that a step of this name is called here. Raise if it must not be."""
         if (who := _this_caller()) is self._home:
             living = [caller for other, caller in self._others.items() if _is_alive(other)]
             if any(name in caller.names for caller in living):
@@ -306,7 +306,7 @@ class WaitCall(_Stored):
 
     @property
     def text(self) -> str:
-        """How the handler has called it."""
+        """Return the call as the handler has written it."""
         return "ctx.sleep" if self.signal is None else f"ctx.wait_for({self.signal.name})"
 
     def wait(self, job: Job) -> Wait:
@@ -346,8 +346,8 @@ class WaitCall(_Stored):
         return self._default if text == self._default_text else self.signal.read(value)
 
     def skip(self) -> None:
-        """Go on to the next signal. What was skipped stays stored under a number of its own. No other call has the
-        next number, and a replay finds the same one."""
+        """Go on to the next signal. The skipped one stays stored under a number of its own. No other call has the next
+        number, and a replay finds the same one."""
         self.n += MAX_STEPS
 
 
@@ -375,7 +375,7 @@ class CallbackCall(_Stored):
 
 
 class _ChildrenSignal(Signal[Any]):
-    """By which a job hears that the children of a call have ended. No application can send it."""
+    """The signal by which a job hears that the children of a call have ended. No application can send it."""
 
     def __init__(self, call: int) -> None:
         self.name = children_signal(call)
@@ -540,8 +540,8 @@ class RunSteps:
             asks.close()
 
     def _steps(self, call: StepCall) -> _Asks:
-        """Return the stored result, or run the step. An error that no handler can mend is kept: a handler that swallows
-        it must not end as if all were well."""
+        """Return the stored result, or run the step. An error that no handler can mend is kept: a handler that catches
+        it must not end as a success."""
         try:
             return (yield from self._find_or_run(call))
         except Final as error:
@@ -631,7 +631,8 @@ class RunSteps:
             call.has_stored(mark)
 
     def _fail(self, call: StepCall, error: BaseException) -> _Asks:
-        """Store what the failure means. Raise what the handler is to see; else it sees the error itself."""
+        """Store what the failure means. Raise the error that the handler is to see instead; else it sees the error
+        itself."""
         if call.fenced and not call.stored and isinstance(error, Exception):
             with suppress(StoreError):
                 yield from self._look(call)
@@ -655,8 +656,8 @@ class RunSteps:
             raise interruption from error
 
     def _interruption(self, call: StepCall, error: Exception) -> Interrupted | None:
-        """Return what the handler is to see instead of the error, because the run must end. A step with a policy of its
-        own is not to blame then: the error may be a consequence."""
+        """Return the exception that the handler is to see instead of the error, because the run must end. A step with a
+        policy of its own is not charged then: the error may be a consequence."""
         try:
             self.context.must_end(call)
         except Interrupted as interruption:
@@ -716,7 +717,7 @@ class RunSteps:
     # ── Waits ──
 
     def _wait(self, call: WaitCall) -> _Asks:
-        """Return what the wait has come to. If it is open, end the run."""
+        """Return the result of the wait. If it is open, end the run."""
         try:
             if self._rows is None:
                 yield _Load()
@@ -741,8 +742,8 @@ class RunSteps:
         return row if row is not None and row.state in STEP_ENDS else None
 
     def _misfits(self, call: WaitCall, misfit: InvalidInput, *, is_new: bool) -> None:
-        """A signal that came before its wait was not checked: skip it. What an earlier run has got must fit, unless it
-        was skipped there."""
+        """Skip a signal that does not fit: it came before its wait, so it was not checked. Data that an earlier run has
+        got must fit, unless that run has skipped it."""
         stored = str(call)
         call.skip()
         if is_new:
@@ -777,7 +778,7 @@ class RunSteps:
                 self._open_waits[call] = found
                 if not self._running:
                     self._suspends.append(self._suspended_by_waits())
-                    self._link.looks = True  # a cancel must not cut short what `finally` does: it has the whole grace
+                    self._link.looks = True  # a cancel must not cut short `finally` blocks: they have the whole grace
                 else:
                     yield _Quiet()
         finally:
@@ -794,7 +795,8 @@ class RunSteps:
         return Awaited((yield from self._insist(_Store(call.over(self.job)))), StepState.SUCCEEDED, "null")
 
     def _suspended_by_waits(self) -> Suspend:
-        """All waits of this run that are open. The job waits for the first signal, until the first of them ends."""
+        """Return the Suspend for all open waits of this run. The job waits for the first signal, until the first of
+        them ends."""
         first = min(self._open_waits, key=lambda call: (call.signal is None, call.position))
         left = [found.left for found in self._open_waits.values() if found.left is not None]
         waits = Waits(
@@ -806,7 +808,7 @@ class RunSteps:
         return Suspend(waits, first.text)
 
     def _beside(self, call: _Stored, work: _Asks) -> _Asks:
-        """Let the run not end before this work has."""
+        """Do the work. The run doesn't end before it is done."""
         with self._turn:
             if self.context.has_ended:
                 raise WrongContext(f"{call}: the handler has ended")
@@ -986,7 +988,7 @@ class RunSteps:
     # ── Progress ──
 
     def percent_after(self, call: StepCall) -> float | None:
-        """Return the job's progress when this step is done; None: it has nothing to do with steps."""
+        """Return the job's progress when this step is done; None: steps don't change it."""
         return self._percent(self._done | {call.step.name})
 
     def percent_within(self, call: StepCall, percent: float) -> float | None:
@@ -1008,7 +1010,7 @@ class RunSteps:
     # ── The end ──
 
     def _leave(self, call: _Stored) -> None:
-        """The step has ended, or waits for the others to end."""
+        """Record that the step has ended, or waits for the other steps to end."""
         with self._turn:
             self._running.discard(call)
             quiet = [] if self._running else self._when_quiet
@@ -1025,8 +1027,8 @@ class RunSteps:
         callback()
 
     async def finish(self, *, cancel: bool = False) -> None:
-        """The handler has ended. Wait for steps that it has left behind: what they have done is to be stored, and they
-        must not run beside the next run. `cancel`, or a cancel of this task: cancel them."""
+        """Wait for steps that the handler has left behind when it ended: their results are to be stored, and they must
+        not run beside the next run. `cancel`, or a cancel of this task: cancel them."""
         if not self._running:
             return
         if cancel:
@@ -1160,8 +1162,8 @@ class RunSteps:
                 _current.reset(token)
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        """A cancel of the job waits for the thread, which nothing can stop: what the handler undoes must not be done
-        beside it. The executor leaves the run behind if that takes too long."""
+        """Call the function in a thread, which nothing can stop. A cancel of the job waits for the thread: the handler
+        must not undo something while it runs. The executor leaves the run behind if that takes too long."""
         future = _start_thread(function)
         try:
             return await asyncio.shield(future)
@@ -1218,14 +1220,14 @@ def _ambiguous(name: str) -> WrongContext:
 
 
 def _uncancel() -> None:
-    """The cancel of this task has reached its aim."""
+    """Take back the cancel of this task, because it has had its effect."""
     task = asyncio.current_task()
     if task is not None:
         task.uncancel()
 
 
 def _start_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
-    """A daemon thread for each call: a pool would limit how many run at once, and keep the program from ending."""
+    """Start a daemon thread for a call: a pool would limit how many run at once, and keep the program from ending."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()

@@ -50,7 +50,7 @@ def result_schema(hint: Any) -> dict[str, Any] | None:
 
 
 def _schema_of(hint: Any) -> dict[str, Any]:
-    """msgspec's schema of a type, with all definitions under $defs at the top."""
+    """Return msgspec's schema of a type, with all definitions under $defs at the top."""
     (root,), definitions = msgspec.json.schema_components(
         [hint], schema_hook=_model_schema, ref_template="#/$defs/{name}"
     )
@@ -121,7 +121,7 @@ class _Details:
             self.add(kind, member)
 
     def _add_to_union(self, kind: inspect.UnionType, schema: dict[str, Any]) -> None:
-        """msgspec puts structs behind the other types, and null to the end."""
+        """Add details to the schema of a union. msgspec puts structs behind the other types, and null to the end."""
         structs = [one for one in kind.types if isinstance(one, inspect.StructType) and not one.array_like]
         others = [one for one in kind.types if one not in structs and not isinstance(one, inspect.NoneType)]
         options = schema.get("anyOf", [])
@@ -270,7 +270,7 @@ class Validator:
             raise InvalidInput(misfit[0], "bad_payload", misfit[1])
 
     def check_data(self, data: Any) -> None:
-        """The same, for the data of a signal."""
+        """Check the data of a signal in the same way."""
         if (misfit := self._misfit(data, "data")) is not None:
             raise InvalidInput(misfit[0], "bad_data", misfit[1])
 
@@ -281,7 +281,7 @@ class Validator:
                 return None
             error = self._telling(self._validator.iter_errors(payload))
         except (ValueError, TypeError, RecursionError):
-            codec.encode(payload, root)  # names what is no JSON
+            codec.encode(payload, root)  # raises an error that names the value that is no JSON
             raise
         path = root + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path)
         match error.kind:
@@ -335,5 +335,5 @@ class Validator:
 
 
 def _cut(message: str) -> str:
-    """The validator's own words. They repeat the value, which may be long."""
+    """Return the validator's own message, cut: it repeats the value, which may be long."""
     return message if len(message) <= 300 else f"{message[:140]} … {message[-140:]}"

@@ -1,4 +1,4 @@
-"""Signal: what the outside world can tell a job that waits, typed at both ends.
+"""Signal: a message from outside to a job that waits, typed at both ends.
 
 decision = Signal("decision", Decision)
 
@@ -52,7 +52,7 @@ class Signal(Generic[T]):
 
     @property
     def schema(self) -> dict[str, Any] | None:
-        """The JSON Schema of the data; None: any JSON."""
+        """Return the JSON Schema of the data; None: any JSON."""
         return result_schema(self._data.type)
 
     def encode(self, data: T) -> str:

@@ -45,7 +45,7 @@ R = TypeVar("R")
 Owner = TypeVar("Owner")
 R_co = TypeVar("R_co", covariant=True)
 
-# What an async function returns. Not Coroutine[Any, Any, R]: mypy finds the overloads of ctx.step ambiguous for an Any.
+# The result of calling an async function. Not Coroutine[Any, Any, R]: with Any, mypy finds ctx.step ambiguous.
 Running = Coroutine[object, None, R]
 
 _KEPT = "__rowlock_step__"
@@ -110,14 +110,14 @@ class Step(Generic[P, R_co, F_co]):
 
     @property
     def returns(self) -> ReturnType:
-        """What converts the function's results to JSON, and back."""
+        """Return the converter of the function's results to JSON, and back."""
         if self._returns is None:
             self._returns = ReturnType(_hint(self.function, "return"))
         return self._returns
 
     @property
     def info(self) -> StepInfo:
-        """What a template says about it."""
+        """Return the entry of this step in a template."""
         return StepInfo(
             name=self.name,
             title=self.title,

@@ -177,7 +177,7 @@ class SyncEnqueues(Protocol):
 
 
 class Enqueues(Protocol):
-    """What a task needs from `Jobs`."""
+    """The part of `Jobs` that a task needs."""
 
     async def enqueue(
         self, topic: str, payload: Mapping[str, Any] | None = None, **options: Unpack[EnqueueOptions]
@@ -214,7 +214,7 @@ class Task(Generic[P, R_co, F_co]):
 
     @cached_property
     def template(self) -> Template:
-        """The definition that is published. Made when it is first needed: a schema takes a while."""
+        """Return the definition that is published. It is made when it is first needed: a schema takes a while."""
         policy, arguments = self.policy, self.arguments
         return check_template(
             Template(
@@ -412,7 +412,8 @@ class Arguments:
         return values
 
     def _converted(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """To JSON, 7.0 is a whole number, too. msgspec doesn't take it for an int, so it gets a 7."""
+        """Return the payload's values as arguments. In JSON, 7.0 is a whole number, too, but msgspec doesn't take it as
+        an int. So it gets a 7."""
         try:
             return self._convert(payload)
         except msgspec.ValidationError:
@@ -467,7 +468,7 @@ class Arguments:
 
 
 class ReturnType:
-    """Converts what a handler returns to JSON, and back, by the handler's return annotation."""
+    """Converts the result of a handler to JSON, and back, by the handler's return annotation."""
 
     def __init__(self, hint: Any) -> None:
         try:
@@ -526,7 +527,7 @@ def _is_json(hint: Any) -> bool:
 
 
 def _description(policy: Policy, function: Callable[..., Any]) -> str | None:
-    """The first paragraph of the docstring, if nothing else is said."""
+    """Return the description of the policy; by default, the first paragraph of the docstring."""
     if policy.description is not None or not (doc := inspect.getdoc(function)):
         return policy.description
     return codec.clean_text(" ".join(doc.split("\n\n")[0].split()), MAX_DESCRIPTION)
@@ -552,7 +553,7 @@ def _cancel(given: object) -> Cancel:
 
 
 def _listed(given: object, field: str, what: str) -> tuple[Any, ...]:
-    """Return a list's entries. A text is none, although Python can go through its letters."""
+    """Return a list's entries. A text is no list, although Python can iterate over its letters."""
     if isinstance(given, str | bytes) or not isinstance(given, Sequence | Set):
         raise InvalidInput(field, "not_a_list", f"must be a list of {what}, not {given!r:.40}")
     return tuple(given)
@@ -602,7 +603,7 @@ def _usable(hint: Any) -> Any:
 
 
 def _checkable(hint: Any) -> bool:
-    """False for a custom class, which msgspec can't make from JSON."""
+    """Return False for a custom class, which msgspec can't make from JSON."""
     found = msgspec.inspect.type_info(hint)
     return not isinstance(found, msgspec.inspect.CustomType)
 

@@ -1,4 +1,4 @@
-"""Who asks: what of a name and of claims is taken."""
+"""The caller's identity: which names and claims are accepted, and what becomes of them."""
 
 from datetime import UTC, datetime
 from typing import Any

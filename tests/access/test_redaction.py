@@ -1,4 +1,4 @@
-"""What is hidden and what is not: patterns, values that stand elsewhere as well, and texts of all kinds."""
+"""What redaction hides and what it leaves: patterns, values that also stand elsewhere, and texts of all kinds."""
 
 import json
 import time
@@ -283,7 +283,7 @@ def test_json_in_a_text_stays_json() -> None:
 
 
 def test_a_value_that_was_torn_apart_is_hidden_too() -> None:
-    """The history keeps the ends of a long error; a value may stand at the cut, on either side."""
+    """The history keeps the two ends of a long error. A secret may stand at the cut, on either side."""
     secret = "correct-horse-battery-staple"
     job = a_payload({"password": secret})
     for shift in range(40):
@@ -335,7 +335,7 @@ CUT = "\n… 1 bytes left out …\n"
     ],
 )  # fmt: skip
 def test_no_job_takes_long_and_what_would_is_hidden_as_a_whole(payload: dict[str, Any], error: str) -> None:
-    """Who writes jobs must not choose how long the server thinks of nothing else."""
+    """A client that writes jobs must not decide how long redaction keeps the server from all other work."""
     began = time.process_time()
     told = USUAL.job(a_payload(payload, result=payload, last_error=error))
     assert time.process_time() - began < 5
@@ -343,7 +343,7 @@ def test_no_job_takes_long_and_what_would_is_hidden_as_a_whole(payload: dict[str
 
 
 def test_log_lines_and_events_are_looked_through_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the job they tell of but once, not for each of them."""
+    """Redaction also looks only once through the job that the lines or events belong to, not once for each of them."""
     job = a_payload({"password": SECRET, "list": [1, 2]})
     walks = 0
     walk = Redaction._walk
@@ -365,7 +365,7 @@ def test_log_lines_and_events_are_looked_through_at_once(monkeypatch: pytest.Mon
 
 
 def test_texts_that_are_looked_through_together_stay_apart() -> None:
-    """What a quote, a key or a cut hides ends with its text, whatever stands beside it."""
+    """A quote, a key or a cut hides text only to the end of its own text, whatever text stands next to it."""
     for text in (
         'password="x',
         "password='x",
@@ -396,7 +396,7 @@ def test_the_audit_of_a_change_hides_what_was_changed() -> None:
 
 
 def test_the_audit_of_bulk_actions_hides_what_they_chose_by() -> None:
-    """There a path is written in one, with its dots."""
+    """The filter of a bulk action has a payload path as one name with dots."""
     redaction = Redaction(["user.email", "password"])
     filter = {
         "topics": ["mail"], "payload": {"user.email": "ada@example.org", "user": {"email": "bob@x"}, "n": 1},

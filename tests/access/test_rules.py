@@ -1,4 +1,4 @@
-"""The rule language: what it says, what it refuses, and that it denies whatever it doesn't know."""
+"""The rule language: what a rule means, which rules are refused, and that a rule denies everything it doesn't know."""
 
 import random
 import string
@@ -134,7 +134,7 @@ def test_it_does_not_hold(rule: str) -> None:
     ],
 )  # fmt: skip
 def test_a_claim_that_is_not_there_matches_nothing(op: str, claims: dict[str, Any]) -> None:
-    """Nobody who is not logged in sees the jobs that have no scope."""
+    """A caller that is not logged in doesn't see the jobs that have no scope."""
     for scope_id in (None, "", "u1"):
         assert not allows(f"scope_id {op} @request.auth.id", claims, {"scope_id": scope_id})
     assert not allows(f"'x' {op} @request.auth.id", claims)
@@ -265,12 +265,12 @@ def test_what_an_index_may_know() -> None:
     ],
 )
 def test_whose_jobs_a_rule_lets_through(rule: str, known: tuple[str, ...] | None) -> None:
-    """What a list is walked along."""
+    """The store reads a list of jobs along these scope_ids; None: the rule doesn't limit them."""
     assert one_of(parse(rule).bind(ANN, NOW), "scope_id") == known
 
 
 def test_lists_stay_short_conditions() -> None:
-    """An index can serve a list, and no list makes a statement long."""
+    """An index can serve a list of values, and no list makes a statement long."""
     assert parse("scope_id ?= @request.auth.teams").bind(ANN, NOW) == Listed("scope_id", "=", ("u1", "u2"), True)
     assert parse("scope_id != @request.auth.teams").bind(ANN, NOW) == Listed("scope_id", "!=", ("u1", "u2"), False)
     assert parse("priority ?> @request.auth.levels").bind(ANN, NOW) == Compared("priority", ">", 3)

@@ -1,4 +1,4 @@
-"""Secrets that we give away: hard to guess, easy to tell from a mistyped one, and never shown by accident."""
+"""Secrets that the server gives away: hard to guess, easy to tell from a mistyped one, never shown by accident."""
 
 import re
 
@@ -23,7 +23,7 @@ def test_each_is_another() -> None:
 
 
 def test_a_scanner_can_tell_it() -> None:
-    """62 to the 43rd is more than 2 to the 256th."""
+    """A secret has a form that scanners find. Its 43 random characters are enough: 62**43 is more than 2**256."""
     assert re.fullmatch(r"rlk_[0-9A-Za-z]{12}_[0-9A-Za-z]{49}", secrets.issue("token").text)
 
 

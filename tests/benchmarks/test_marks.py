@@ -26,7 +26,7 @@ def test_a_job_that_was_handled_twice_counts_once(folder: Path) -> None:
     for n in (3, 0, 3):
         marks.seen(n)
     assert marks.distinct(folder, 10) == 2
-    assert marks.distinct(folder, 3) == 1  # of those that were asked for
+    assert marks.distinct(folder, 3) == 1  # only of the jobs 0, 1 and 2
     assert marks.first(folder) is not None
 
 

@@ -1,4 +1,4 @@
-"""A real drain: programs, marks, checks."""
+"""Real drains by real programs, with marks and checks."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""`rowlock` as a program would call it in this process, and as a person would type it."""
+"""Run `rowlock` in this process, or as a process of its own, as a person would type it."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Shell:
-    """The command on one database, and the database itself behind its back."""
+    """The command on one database, and direct access to that database."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
@@ -47,7 +47,7 @@ class Shell:
         return asyncio.run(connected())
 
     def start(self, topic: str = "mail") -> str:
-        """Let a worker claim the next job of a topic."""
+        """Let a worker claim the next job of a topic. Return its id."""
 
         async def claim(jobs: Jobs) -> str:
             claim = Claim("w1", (Lane(topic),), 1, 30.0)
@@ -57,7 +57,7 @@ class Shell:
         return self.do(claim)
 
     def finish(self, outcome: Outcome, topic: str = "mail") -> str:
-        """Let a worker run the next job of a topic to this end."""
+        """Let a worker run the next job of a topic to this outcome. Return its id."""
 
         async def work(jobs: Jobs) -> str:
             store = await jobs._store()
@@ -83,7 +83,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def start(*arguments: str, cwd: Path, stdin: Any = subprocess.DEVNULL, **environ: str) -> "subprocess.Popen[str]":
-    """`rowlock` as a process that goes on while the test does."""
+    """Start `rowlock` as a process that runs beside the test. Return the process."""
     pipes: Any = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, "-m", "rowlock", *arguments]
     return subprocess.Popen(command, cwd=cwd, env=environment(**environ), text=True, **pipes)

@@ -1,4 +1,4 @@
-"""load_jobs: what `rowlock worker` is given, and every way in which that can be wrong."""
+"""load_jobs: the argument of `rowlock worker`, and every way in which it can be wrong."""
 
 import itertools
 import sys
@@ -18,7 +18,7 @@ _names = (f"app_under_test_{n}" for n in itertools.count())
 
 
 class Folder:
-    """A working directory with an application in it. Each module has a name of its own: imports are remembered."""
+    """A working directory with an application in it. Each module has its own name, because Python caches imports."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,7 +114,7 @@ def test_a_module_that_imports_what_is_not_installed(folder: Folder) -> None:
 def test_a_module_that_raises(folder: Folder) -> None:
     name = folder.write("import json\n\njson.loads('{')\n")
     error = folder.refused(f"{name}:jobs")
-    assert f"JSONDecodeError at {name}.py:3: Expecting property name" in error.message  # not a line of json
+    assert f"JSONDecodeError at {name}.py:3: Expecting property name" in error.message  # not a line of the json module
     assert isinstance(error.__cause__, ValueError)
 
 

@@ -1,4 +1,4 @@
-"""`rowlock bench`: it measures, leaves nothing behind however it ends, and lets alone what is not its own."""
+"""`rowlock bench` measures, leaves nothing behind however it ends, and does not touch other jobs."""
 
 import os
 import pty
@@ -26,7 +26,8 @@ from tests.waiting import PATIENCE, wait_until
 
 SMALL = ("bench", "--jobs", "30", "--processes", "1", "--concurrency", "10")
 LONG = ("bench", "--jobs", "60", "--processes", "1", "--concurrency", "10", "--sleep", "30s")
-# Each measurement starts processes: what has little to do with the kind of database is tried on the other in the proof.
+# A measurement starts processes, which takes long. Tests that hardly depend on the database use the other kind only in
+# the proof.
 mostly_sqlite = pytest.mark.parametrize(
     "shell", ["sqlite", pytest.param("postgres", marks=pytest.mark.proof)], indirect=True
 )
@@ -43,7 +44,7 @@ def everything(shell: Shell, *statuses: str) -> list[Job]:
 
 
 def own(shell: Shell, *statuses: str) -> list[Job]:
-    """The jobs of the measurement."""
+    """Return the jobs of the measurement."""
     return [job for job in everything(shell, *statuses) if job.topic.startswith("rowlock.bench.")]
 
 
@@ -150,7 +151,7 @@ async def test_a_drain_is_timed_from_the_last_process_s_first_job(tmp_path: Path
     assert (late.jobs, late.seconds, late.per_second, late.workers) == (5, 5.0, 1.0, 1)
 
 
-# ── It disturbs nobody ──
+# ── It disturbs no other jobs ──
 
 
 async def _crowd(jobs: Jobs) -> None:
@@ -195,7 +196,7 @@ def test_a_person_at_the_terminal_is_asked(shell: Shell) -> None:
 
 
 def busy(shell: Shell) -> bool:
-    """Its worker sleeps in all slots."""
+    """Return True if jobs that sleep fill all slots of the measurement's worker."""
     return sum("sleep" in job.payload for job in own(shell, "processing")) >= 10
 
 
@@ -217,7 +218,7 @@ def test_what_is_interrupted_removes_its_jobs(shell: Shell, number: signal.Signa
 
 @pytest.mark.proof  # slow
 def test_ctrl_c_while_it_enqueues(shell: Shell) -> None:
-    with started(shell, "bench", "--for", "1h") as process:  # it enqueues one by one for a tenth of that
+    with started(shell, "bench", "--for", "1h") as process:  # it first enqueues jobs one by one for a tenth of the hour
         wait_until(lambda: own(shell), "the first jobs")
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=PATIENCE)
@@ -247,7 +248,7 @@ def test_what_could_not_be_removed_is_told(shell: Shell) -> None:
 def test_workers_that_can_t_start_are_an_error_and_leave_nothing(shell: Shell) -> None:
     result = CliRunner(env={"ROWLOCK_URL": shell.url, "ROWLOCK_LEASE": "0.1"}).invoke(cli, list(SMALL))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "lease: must be 0.5 to 86400" in result.stderr  # as they said it
+    assert "lease: must be 0.5 to 86400" in result.stderr  # the error of the workers
     assert result.stderr.splitlines()[-1] == "rowlock: the workers have ended"
     assert everything(shell) == []
 
@@ -259,7 +260,7 @@ def test_its_workers_end_with_it_even_if_it_is_killed(shell: Shell) -> None:
         children = descendants(process.pid)
         process.kill()
         wait_until(lambda: not running(children), "the workers' end")
-    assert own(shell, "processing") == []  # given back
+    assert own(shell, "processing") == []  # the workers have given the jobs back
     assert workers(shell) == []
 
 

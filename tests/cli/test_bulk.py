@@ -1,4 +1,4 @@
-"""`rowlock bulk`: look first, do it, stop it, go on with it; and the same by the verbs with a filter."""
+"""`rowlock bulk`: preview, start, stop and resume a bulk action. The same by the verbs with a filter."""
 
 import signal
 from typing import Any
@@ -12,7 +12,7 @@ from rowlock.stores.queries import Filter
 from rowlock.stores.sqlite.store import SqliteStore
 from tests.cli.conftest import Shell
 
-ON_SQLITE = pytest.mark.parametrize("shell", ["sqlite"], indirect=True)  # the database has no part in it
+ON_SQLITE = pytest.mark.parametrize("shell", ["sqlite"], indirect=True)  # does not depend on the kind of database
 
 
 def test_a_preview_is_looked_at_and_started(shell: Shell) -> None:
@@ -30,7 +30,7 @@ def test_a_preview_is_looked_at_and_started(shell: Shell) -> None:
     assert "done" in shell("bulk", "show", bulk_id).stdout
     assert shell.json("bulk", "list")["items"] == [shown]
     assert bulk_id in shell("bulk", "list").stdout
-    assert shell("bulk", "start", bulk_id).stdout == "cancel: 3 jobs done\n"  # as it was
+    assert shell("bulk", "start", bulk_id).stdout == "cancel: 3 jobs done\n"  # a second start changes nothing
 
 
 def test_a_cancel_is_undone(shell: Shell) -> None:

@@ -1,5 +1,5 @@
-"""kill -9 of a server in the middle of a bulk requeue: another one carries on, each job is touched once, and none that
-failed after the preview."""
+"""kill -9 of a server in the middle of a bulk requeue: another server carries on. Each job is requeued once, except the
+jobs that failed after the preview."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from rowlock.stores.bulk import Bulk
 from tests.cli.conftest import Shell
 from tests.cli.test_serve import Server, serving, token
 
-ROUNDS = 5  # a server may be done before it is killed
+ROUNDS = 5  # a server may finish the action before it is killed
 
 
 async def add_dead(jobs: Jobs, topic: str, count: int) -> None:
@@ -38,12 +38,12 @@ async def all_kept(jobs: Jobs) -> list[StoredRow]:
 
 
 def killed_midway(shell: Shell, server: Server, secret: str, topic: str, count: int) -> Bulk | None:
-    """The bulk action in the middle of which the server died; None: it was done before."""
+    """Kill the server in the middle of a bulk action. Return the action, or None if it was done before."""
     shell.do(lambda jobs: add_dead(jobs, topic, count))
     body = {"action": "requeue", "filter": {"topic": [topic]}, "reason": "fixed"}
     made = server.ask("POST", "/api/bulk", secret, json=body).json()
     assert made["total"] == count
-    shell.do(lambda jobs: add_dead(jobs, topic, 20))  # too late
+    shell.do(lambda jobs: add_dead(jobs, topic, 20))  # these jobs fail after the preview
     path = f"/api/bulk/{made['id']}"
     info = server.ask("POST", f"{path}/start", secret).json()
     while info["done"] < count // 3:
@@ -76,7 +76,7 @@ def test_a_server_that_is_killed_midway(shell: Shell, count: int) -> None:
     else:
         pytest.fail("it was always done before it was killed")
     assert 0 < left.done < count
-    with serving(shell, link=True):  # nobody asks it anything
+    with serving(shell, link=True):  # the server carries on without a request
         began = time.monotonic()
         ended = finished(shell, left.id)
         print(f"{left.left} of {count} in {time.monotonic() - began:.1f} s")

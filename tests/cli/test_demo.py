@@ -56,12 +56,12 @@ def test_ctrl_c_ends_it_politely(tmp_path: Path) -> None:
         DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
     )
     assert running.stdout is not None
-    running.stdout.readline()  # something has happened
+    running.stdout.readline()  # the demo has printed an event
     running.send_signal(signal.SIGINT)
     output, errors = running.communicate(timeout=60)
     assert (running.returncode, errors) == (0, "")
     assert SUMMARY.match(output.splitlines()[-1])
-    assert list(tmp_path.iterdir()) == []  # its database is gone
+    assert list(tmp_path.iterdir()) == []  # the demo has deleted its database
 
 
 def test_on_a_terminal_it_draws_a_picture() -> None:
@@ -72,7 +72,7 @@ def test_on_a_terminal_it_draws_a_picture() -> None:
     try:
         while piece := os.read(ours, 65_536):
             output += piece
-    except OSError:  # the other end was closed
+    except OSError:  # the demo has closed its end
         pass
     os.close(ours)
     assert running.wait(60) == 0
@@ -93,7 +93,7 @@ def test_another_database_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("second", [0, 1, 37, 59])
 async def test_the_past_that_is_made_up_leads_up_to_now(tmp_path: Path, second: int) -> None:
-    """Its charts go on where the demo begins, also in the middle of a minute."""
+    """The charts of the made-up past join the demo without a gap, also in the middle of a minute."""
     async with Jobs(f"sqlite:///{tmp_path}/past.db") as jobs:
         now = int(time.time() - 600) // 60 * 60 + second
         await asyncio.to_thread(make_up, tmp_path / "past.db", float(now))

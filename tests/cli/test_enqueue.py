@@ -1,4 +1,4 @@
-"""`rowlock enqueue`, and waiting for what was enqueued."""
+"""`rowlock enqueue`, and waiting for the job that was enqueued."""
 
 from datetime import UTC, datetime, timedelta
 

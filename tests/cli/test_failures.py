@@ -1,4 +1,4 @@
-"""`rowlock failures`: groups of dead letters, and what can be done with one."""
+"""`rowlock failures`: groups of dead letters, and the actions on a group."""
 
 from rowlock.cli.failures import bars
 from rowlock.core.fingerprint import fingerprint

@@ -1,4 +1,4 @@
-"""`rowlock flows`: make them from a file, see them as a tree, and steer them."""
+"""`rowlock flows`: make flows from a file, show them as a tree, and change them."""
 
 import json
 import re
@@ -37,10 +37,10 @@ def tree(shell: Shell, flow_id: str) -> list[str]:
 
 
 def becomes(shell: Shell, flow_id: str, **wanted: str) -> None:
-    """Wait until the jobs have these statuses. `start` claims: this starts and stops jobs whose parents have ended."""
+    """Wait until the jobs have these statuses. `start` claims, which starts and stops jobs whose parents have ended."""
 
     def fits() -> bool:
-        with suppress(ValueError):  # there is no such job
+        with suppress(ValueError):  # the topic has no job to claim
             shell.start("nothing")
         return wanted.items() <= nodes(shell, flow_id).items()
 
@@ -49,7 +49,7 @@ def becomes(shell: Shell, flow_id: str, **wanted: str) -> None:
 
 def test_create_show_steer_delete(shell: Shell) -> None:
     (shell.folder / "order.json").write_text(json.dumps(ORDER))
-    flow_id = shell("flows", "create", "order.json").stdout.strip()  # it also makes the tables
+    flow_id = shell("flows", "create", "order.json").stdout.strip()  # the command also makes the tables
     seen = shell.json("flows", "show", flow_id)
     assert (seen["flow"]["id"], seen["flow"]["status"], seen["flow"]["by"][:4]) == (flow_id, "running", "cli:")
     assert len(seen["edges"]) == 5
@@ -69,14 +69,14 @@ def test_create_show_steer_delete(shell: Shell) -> None:
     assert [one["name"] for one in shell.json("flows", "list", "--name", "order")["items"]] == ["order"]
     assert flow_id in shell("flows", "list").stdout
 
-    # A branch.
+    # Cancel and requeue a branch.
     assert shell("flows", "cancel", flow_id, "--node", "ship", "--reason", "no need").stdout == "2 jobs cancelled\n"
     assert shell.json("flows", "requeue", flow_id, "--node", "ship") == {"changed": 2}
     becomes(shell, flow_id, ship="blocked", track="blocked")
     unknown = shell("flows", "cancel", flow_id, "--node", "shipp", code=1).stderr
     assert "node: the flow has no node 'shipp'; there are: pack, pay," in unknown
 
-    # A condition takes one way, a failure holds the other.
+    # A condition chooses one branch, and a failure holds the other.
     shell.finish(Completed({"amount": 250}), "charge")
     shell.finish(Failed("no boxes", final=True), "pack")
     becomes(shell, flow_id, receipt="pending", small="cancelled")
@@ -128,7 +128,7 @@ def test_the_same_file_twice_makes_one_flow(shell: Shell) -> None:
 
 
 def test_a_tree_fits_a_terminal_of_80_columns(shell: Shell) -> None:
-    """Also a deep one, with long names, long topics and long conditions."""
+    """A deep tree with long names, long topics and long conditions also fits."""
     deep = [{"topic": f"t{n}", "after": [f"t{n - 1}"] if n else []} for n in range(60)]
     name, topic = "n" * 90, f"accounts.{'x' * 60}"
     wide = {"name": name, "topic": topic, "after": ["t59"], "when": " && ".join(["t59.result.amount > 100"] * 5)}
@@ -140,7 +140,7 @@ def test_a_tree_fits_a_terminal_of_80_columns(shell: Shell) -> None:
     assert [line for line in lines if "nnnnnnnnnn" in line]
     title = next(line for line in lines if line.startswith("job "))
     said = "".join(line[title.index("note") :].strip() for line in lines).replace(" ", "")
-    assert "&&".join(["t59.result.amount>100"] * 5) in said  # nothing of it is cut
+    assert "&&".join(["t59.result.amount>100"] * 5) in said  # the condition is not cut
     assert "aftert58" in said
     listed = at_terminal(["flows", "list"], shell.folder, ROWLOCK_URL=shell.url, COLUMNS="80")
     assert max(map(len, re.sub(r"\x1b\[[0-9;]*m", "", listed).splitlines())) <= 80

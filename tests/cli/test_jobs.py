@@ -1,4 +1,4 @@
-"""`rowlock jobs …`: looking at jobs, and steering them one by one or by the hundred."""
+"""`rowlock jobs …`: show jobs, and change them one by one or by the hundred."""
 
 import json
 import re
@@ -239,7 +239,7 @@ def test_requeue_with_changes(shell: Shell) -> None:
         assert "need the ids of the jobs" in shell("jobs", "requeue", *wrong, code=2).stderr
     assert "give one new --payload" in shell("jobs", "requeue", ids[1], "--payload={}", "--payload={}", code=2).stderr
     assert "not both" in shell("jobs", "requeue", ids[1], "--delay=1", "--run-at=1h", code=1).stderr
-    assert shell("jobs", "requeue", "--payload", "n=2", "--yes").stdout == "requeue: 1 job done\n"  # as a filter
+    assert shell("jobs", "requeue", "--payload", "n=2", "--yes").stdout == "requeue: 1 job done\n"  # --payload filters
 
 
 def test_the_audit_has_who_what_and_why(shell: Shell) -> None:

@@ -1,4 +1,4 @@
-"""`rowlock limits`: see what is used, put limits at run time, clear them."""
+"""`rowlock limits`: show what is used, put limits at run time, clear them."""
 
 import asyncio
 import json
@@ -108,7 +108,7 @@ def test_limits_that_were_put_before_the_code(shell: Shell, caplog: pytest.LogCa
     app.register("mail", tenants, limits=[Concurrency(1)])
     app.register("bills", tenants, fair="scope_id", limits=[Concurrency(1, by="scope_id")])
     app.register("fine", tenants, fair="scope_id")
-    for _ in range(2):  # also if nothing has changed
+    for _ in range(2):  # the second publish changes nothing, and warns too
         caplog.clear()
         asyncio.run(publish(app))
         said = {one.getMessage() for one in caplog.records}

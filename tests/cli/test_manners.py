@@ -1,4 +1,4 @@
-"""What all commands have in common: help, JSON, exit codes, one line per error, and no traceback."""
+"""All commands share these manners: help, JSON, exit codes, one line per error, and no traceback."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from tests.cli.conftest import Shell, environment, rowlock, start
 
 NOBODY = "0193fb1e-0000-7000-8000-000000000000"
 
-# Every command that talks to the database, in a way that works on an empty one.
+# Every command that talks to the database, with arguments that work on an empty database.
 DATABASE = [
     ["enqueue", "mail"],
     ["jobs", "list"],
@@ -43,7 +43,7 @@ DATABASE = [
     ["workers"],
     ["migrate", "--plan"],
 ]
-# … and those that need a job.
+# … and the commands that need a job.
 ONE_JOB = [
     ["jobs", "show"],
     ["jobs", "logs"],
@@ -136,7 +136,7 @@ def refused(result: "subprocess.CompletedProcess[str]", says: str, code: int = 1
 
 
 def in_process(*arguments: str, url: str) -> "subprocess.CompletedProcess[str]":
-    """As `rowlock`, but without starting a Python for each of many commands."""
+    """Run `rowlock` in this process, because a Python process per command would take long. Return the result."""
     result = CliRunner(env={"ROWLOCK_URL": url, "ROWLOCK_TRACEBACK": None}).invoke(cli, list(arguments))
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
@@ -155,7 +155,7 @@ def test_a_wrong_url_and_a_server_that_is_not_there(arguments: list[str]) -> Non
 def test_a_database_without_tables(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     refused(in_process(*arguments, url="sqlite:///mistyped.db"), "run `rowlock migrate`")
-    assert list(tmp_path.iterdir()) == []  # no empty database is left behind
+    assert list(tmp_path.iterdir()) == []  # the command has made no empty database
 
 
 async def test_a_postgresql_without_tables(postgres_url: str, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ URL = {"ROWLOCK_URL": "sqlite:///jobs.db"}
 def test_ctrl_c_ends_it_without_a_traceback(migrated: Path) -> None:
     with start("enqueue", "mail", "--wait", cwd=migrated, **URL) as process:
         assert process.stderr is not None
-        assert len(process.stderr.readline()) == 37  # the id: it waits from now on
+        assert len(process.stderr.readline()) == 37  # the id is printed: the command waits from now on
         process.send_signal(signal.SIGINT)
         rest = process.communicate(timeout=60)
         assert (process.returncode, *rest) == (130, "", "\n")
@@ -217,7 +217,7 @@ def test_a_reader_that_has_seen_enough_hears_no_complaint(migrated: Path, argume
 
 
 def at_terminal(arguments: list[str], folder: Path, *, until: bytes = b"", keys: bytes = b"", **environ: str) -> str:
-    """Run it at a terminal of 200 columns; type `keys` once `until` was seen. What the terminal was sent."""
+    """Run the command at a terminal of 200 columns. Type `keys` when `until` was seen. Return its output."""
     ours, theirs = pty.openpty()
     env = environment(**{"NO_COLOR": "", **URL, "TERM": "xterm-256color", "COLUMNS": "200", "LINES": "50", **environ})
     command = [sys.executable, "-m", "rowlock", *arguments]
@@ -228,7 +228,7 @@ def at_terminal(arguments: list[str], folder: Path, *, until: bytes = b"", keys:
         while True:
             try:
                 data = os.read(ours, 65_536)
-            except OSError:  # how Linux says that the other side is closed
+            except OSError:  # on Linux, this means that the other side is closed
                 break
             if not data:
                 break
@@ -265,7 +265,7 @@ def test_top_ends_with_q(migrated: Path) -> None:
     rowlock("enqueue", "mail", cwd=migrated, **URL)
     picture = at_terminal(["top"], migrated, until=b"1 pending", keys=b"q")
     assert "mail" in picture
-    assert picture.count("\x1b[?1049h") == picture.count("\x1b[?1049l") == 1  # the old screen comes back
+    assert picture.count("\x1b[?1049h") == picture.count("\x1b[?1049l") == 1  # the old screen is restored
 
 
 def test_a_person_at_the_terminal_is_asked(migrated: Path) -> None:
@@ -295,7 +295,7 @@ def test_the_completion_script(kind: str) -> None:
 
 
 def completed(words: str, *, cwd: Path, **environ: str) -> set[str]:
-    """What bash would offer for the last word."""
+    """Return the completions that bash would offer for the last word."""
     program = "from rowlock.cli import cli\ncli(prog_name='rowlock')"
     ended = subprocess.run(
         [sys.executable, "-c", program],

@@ -15,7 +15,7 @@ from tests.cli.conftest import rowlock
 
 
 def told(what: str, store: ModuleType) -> str:
-    """Every migration there is, a line each."""
+    """Return a line for each migration."""
     return "".join(f"{what}: {migration.title}\n" for migration in store.known())
 
 
@@ -63,7 +63,7 @@ def test_a_table_that_was_dropped(tmp_path: Path, store: str, request: pytest.Fi
         assert "_jobs_topics" in ended.stderr
         assert "damaged" in ended.stderr
         assert len(ended.stderr.splitlines()) == 1
-    assert rowlock("enqueue", "mail", "--url", url, cwd=tmp_path).returncode == 0  # what doesn't need it goes on
+    assert rowlock("enqueue", "mail", "--url", url, cwd=tmp_path).returncode == 0  # enqueue doesn't need this table
 
 
 @pytest.mark.parametrize(

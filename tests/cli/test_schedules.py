@@ -1,4 +1,4 @@
-"""`rowlock schedules`: make, see and steer them, without and with code that declares them."""
+"""`rowlock schedules`: make, show and change schedules, with and without code that declares them."""
 
 import re
 import sqlite3
@@ -65,7 +65,7 @@ def test_put_list_show_steer_delete(shell: Shell) -> None:
     assert [one["name"] for one in shell.json("schedules", "list", "--cursor", page["next"])["items"]] == ["poll"]
     assert shell.json("schedules", "list", "--text", "NIGHT", "--state", "active")["total"] == 1
 
-    # A name alone is a schedule without a scope; a mistyped one is suggested.
+    # A name alone means a schedule without a scope. For a mistyped name, the error suggests the right one.
     assert "Add --scope tenant --scope-id 7." in shell("schedules", "show", "poll", code=1).stderr
     assert "Did you mean 'nightly'?" in shell("schedules", "pause", "nigtly", code=1).stderr
     assert "revision 1, not 7" in shell(
@@ -266,7 +266,7 @@ def test_check_finds_schedules_that_new_code_would_refuse(shell: Shell, write: o
     shell("schedules", "put", "else", "--topic", "other", "--every", "1h", "--payload", '{"tenant": "x"}')
     assert shell.json("check", "app:jobs")["findings"] == []
 
-    # What the code declares itself comes with it; what was put stays as it is.
+    # The new code brings the schedules that it declares. Schedules that were put stay unchanged.
     new = APP.replace("schedule=[", "version=1, schedule=[").replace('{"tenant": 7}', '{"tenant": "seven"}')
     write(new.replace("tenant: int", "tenant: str"))
     found = [one for one in shell.json("check", "app:jobs", code=1)["findings"] if one["check"] != "frozen"]

@@ -45,7 +45,7 @@ class Server:
 def serving(
     shell: Shell, *arguments: str, command: str = "serve", link: bool = False, **environ: str
 ) -> Iterator[Server]:
-    """`link`: it is going to print one."""
+    """Start a server and yield it. `link`: expect that it prints a setup link."""
     environ = {"ROWLOCK_URL": shell.url, "PYTHONUNBUFFERED": "1", **environ}
     process = start(command, *arguments, "--port", "0", cwd=shell.folder, **environ)
     try:
@@ -107,7 +107,7 @@ def test_the_first_superuser_is_made_by_the_link_and_then_there_is_none(shell: S
             "POST", "/api/auth/setup", json={"token": secret, "email": "ann@example.com", "password": PASSWORD}
         )
         assert made.status_code == 200, made.text
-        assert "<script" in httpx.get(page).text  # it says that the link is used up, and leads to the login
+        assert "<script" in httpx.get(page).text  # the page says that the link is used up, and leads to the login
         login = server.ask("POST", "/api/auth/login", json={"email": "ann@example.com", "password": PASSWORD})
         assert login.json()["name"] == "ann@example.com"
     with serving(shell) as again:
@@ -118,7 +118,7 @@ def test_the_first_superuser_is_made_by_the_link_and_then_there_is_none(shell: S
 
 
 def test_a_long_poll_does_not_hold_up_the_stop(shell: Shell) -> None:
-    """Neither who waits for the end of a job nor who waits for work."""
+    """Neither a request that waits for the end of a job nor a worker that waits for work delays the stop."""
     job_id = shell.add("nobody")
     who = f"host: localhost\r\nauthorization: Bearer {token(shell, 'read', 'worker')}"
     kind, body = "content-type: application/json", '{"worker": "w", "topics": ["mail"], "wait": 30}'
@@ -134,9 +134,9 @@ def test_a_long_poll_does_not_hold_up_the_stop(shell: Shell) -> None:
             line = stack.enter_context(socket.create_connection((address.host, address.port)))
             answers.append(stack.enter_context(line.makefile("rb")))
             line.sendall(text.encode())
-        server.ask("GET", "/healthz")  # who came before has been read by now
+        server.ask("GET", "/healthz")  # the server has read the earlier requests by now
         server.process.send_signal(signal.SIGTERM)
-        # Cut off by the server, after its ten seconds of grace, they would be no 200.
+        # If the server had to cut the requests off, after its ten seconds of grace, they would not answer 200.
         [ended, claimed] = [answer.read() for answer in answers]
     assert ended.startswith(b"HTTP/1.1 200 ")
     assert b'"status":"pending"' in ended
@@ -160,7 +160,7 @@ def test_dev_also_works(shell: Shell) -> None:
         ended = server.ask("GET", f"/api/jobs/{made.json()['id']}/wait?timeout=30", text).json()
         assert (ended["status"], ended["result"]) == ("completed", "hello ann")
         wrong = server.ask("POST", "/api/jobs/enqueue", text, json={"topic": "greet", "payload": {"nome": 1}})
-        assert wrong.status_code == 400  # the application's own types are known here
+        assert wrong.status_code == 400  # `dev` knows the application's own types
 
 
 def test_its_logs_can_be_objects_with_the_request_id(shell: Shell) -> None:
@@ -195,7 +195,7 @@ def test_users_come_by_json_web_tokens(shell: Shell) -> None:
         assert server.ask("POST", f"{path}/cancel", ann).json()["status"] == "cancelled"
 
 
-# ── What it refuses to do ──
+# ── Configurations that it refuses ──
 
 
 def test_a_port_that_is_taken(shell: Shell) -> None:

@@ -1,4 +1,4 @@
-"""Mistyped words: commands, options and topics that resemble something, and what is said of those that don't."""
+"""Mistyped words: commands, options and topics that resemble a known word, and the answers if they resemble none."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from rowlock.jobs import Jobs
 from tests.cli.conftest import Shell, rowlock
 from tests.stores.harness import info
 
-ON_SQLITE = pytest.mark.parametrize("shell", ["sqlite"], indirect=True)  # the database has no part in it
+ON_SQLITE = pytest.mark.parametrize("shell", ["sqlite"], indirect=True)  # does not depend on the kind of database
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ def test_a_mistyped_word(arguments: list[str], meant: str | None) -> None:
 
 def test_a_topic_that_resembles_another(shell: Shell) -> None:
     first = shell("enqueue", "send_mail")
-    assert first.stderr == ""  # whatever comes first is not mistyped
+    assert first.stderr == ""  # the first topic resembles no other
     mistyped = shell("enqueue", "send_mial")
     assert "no worker has the topic 'send_mial'. Did you mean 'send_mail'?" in mistyped.stderr
-    assert shell.status(mistyped.stdout.strip()) == "pending"  # it is only a guess
-    assert shell("enqueue", "send_mial").stderr == ""  # there is one by now
+    assert shell.status(mistyped.stdout.strip()) == "pending"  # the job is enqueued, because the hint is only a guess
+    assert shell("enqueue", "send_mial").stderr == ""  # a job with this topic exists by now
     assert shell("enqueue", "bills").stderr == ""
 
 
@@ -70,7 +70,7 @@ def test_a_topic_that_nothing_has_is_paused_with_a_warning(shell: Shell) -> None
 def test_a_setting_that_was_changed_is_told_in_a_line(shell: Shell) -> None:
     changed = shell("settings", "set", "worker_pool_size=20", 'allowed_topics=["mail"]')
     assert changed.stdout == 'worker_pool_size = 20, allowed_topics = ["mail"]\n'
-    assert shell("settings", "set", "worker_pool_size=null").stdout == "worker_pool_size = 10\n"  # the default
+    assert shell("settings", "set", "worker_pool_size=null").stdout == "worker_pool_size = 10\n"  # null: the default
     assert shell.json("settings", "set", "http_enabled=true")["given"] == ["allowed_topics", "http_enabled"]
 
 

@@ -1,4 +1,4 @@
-"""`rowlock jobs steps`, a requeue from a step, and `rowlock check` about jobs that are half done."""
+"""`rowlock jobs steps`, a requeue from a step, and `rowlock check` on half done jobs."""
 
 import sys
 
@@ -44,7 +44,8 @@ def write(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 def half_done(shell: Shell, *, ends: bool = True, running: bool = False, version: int = 0) -> str:
-    """A job whose first run has fetched, has embedded twice, and then ended or gave the job back."""
+    """Make a job whose first run has called `fetch` once and `embed` twice, and then failed or given the job back.
+    Return its id. `running`: the run goes on."""
     job_id = shell.add("pipe", '{"url": "x"}')
 
     async def work(jobs: Jobs) -> None:
@@ -117,7 +118,7 @@ def test_a_requeue_from_a_step_and_one_from_the_start(shell: Shell, write: objec
     assert (entry["reason"], entry["data"]["dropped_steps"]) == ("new model", ["embed", "embed#2"])
 
     shell("jobs", "cancel", job_id)
-    shell("jobs", "requeue", job_id)  # keeps what has succeeded
+    shell("jobs", "requeue", job_id)  # a requeue keeps the steps that have succeeded
     assert shell.json("jobs", "steps", job_id)["items"][0]["state"] == "succeeded"
     shell("jobs", "cancel", job_id)
     shell("jobs", "requeue", job_id, "--drop-steps")
@@ -128,7 +129,7 @@ def test_a_requeue_from_a_step_and_one_from_the_start(shell: Shell, write: objec
 
 
 def findings(shell: Shell, *, code: int = 1) -> list[tuple[str, int, int]]:
-    """What is found, with the number of jobs and of samples."""
+    """Return the findings of `rowlock check`, each with its number of jobs and of samples."""
     found = shell.json("check", "app:jobs", code=code)["findings"]
     return [(f"{one['check']} {one['text'].partition(':')[0]}", one["count"], len(one["jobs"])) for one in found]
 
@@ -136,9 +137,9 @@ def findings(shell: Shell, *, code: int = 1) -> list[tuple[str, int, int]]:
 def test_check_finds_steps_that_half_done_jobs_have_and_the_new_code_lacks(shell: Shell, write: object) -> None:
     assert callable(write)
     runs = half_done(shell, running=True)
-    half_done(shell)  # has ended: nobody runs it
+    half_done(shell)  # this job has ended: no worker runs it
     waits = half_done(shell, ends=False)
-    shell.add("pipe", '{"url": "x"}')  # has not begun
+    shell.add("pipe", '{"url": "x"}')  # this job has not begun
     assert findings(shell, code=0) == []
 
     renamed = APP.replace("embed", "vectors")
@@ -151,11 +152,11 @@ def test_check_finds_steps_that_half_done_jobs_have_and_the_new_code_lacks(shell
     write(renamed.replace('title="Embed it"', 'title="Embed it", was="embed"'))
     assert findings(shell, code=0) == []
 
-    write(APP.replace("steps=[fetch, embed]", "steps=[embed]"))  # gone
+    write(APP.replace("steps=[fetch, embed]", "steps=[embed]"))  # the code has lost a step
     assert findings(shell) == [("step fetch", 2, 2)]
     write(
         APP.replace("steps=[fetch, embed]", "steps=[fetch.using(name='embed'), embed.using(name='fetch')]")
-    )  # mixed up
+    )  # the code has swapped the names of two steps
     assert findings(shell) == [("step fetch", 2, 2), ("step embed", 2, 2)]
     assert "'fetch' has stored it, and the code calls 'embed'" in shell("check", "app:jobs", code=1).stdout
 

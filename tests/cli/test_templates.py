@@ -1,4 +1,4 @@
-"""`rowlock templates` and `rowlock check`: what is stored, what new code would change, and what it could not run."""
+"""`rowlock templates` and `rowlock check`: stored templates, changes by new code, and the jobs that it can't run."""
 
 import asyncio
 import json
@@ -93,7 +93,7 @@ def test_diff_and_check_before_a_deploy(shell: Shell, write: object) -> None:
     assert shell.json("check", "app:jobs") == {"checked": 3, "partial": False, "findings": []}
     assert shell.json("templates", "diff", "app:jobs") == {"items": [], "total": 0, "next": None, "refused": False}
 
-    # A frozen version with another schema: diff and publish refuse, check names it.
+    # The code has another schema for a frozen version: diff and publish refuse it, and check names it.
     write(APP.replace("order: int", "order: str").replace('title="Orders"', 'title="All orders"'))
     [change] = shell.json("templates", "diff", "app:jobs", code=1)["items"]
     assert {name: field["frozen"] for name, field in change["fields"].items()} == {"title": False, "schema": True}

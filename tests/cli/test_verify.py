@@ -1,4 +1,4 @@
-"""`rowlock verify`: a healthy database passes, and what is planted behind the product's back is found."""
+"""`rowlock verify`: a healthy database passes, and damage that the tests write with plain SQL is found."""
 
 import asyncio
 import sqlite3
@@ -14,7 +14,7 @@ LIVES: list[Outcome] = [Completed({"ok": 1}), Failed("boom"), Failed("never", fi
 
 
 def sql(shell: Shell, *statements: str) -> None:
-    """Behind the product's back."""
+    """Run statements directly on the database, without its constraints."""
     if shell.url.startswith("sqlite"):
         with closing(sqlite3.connect(shell.url.removeprefix("sqlite:///"))) as connection, connection:
             connection.execute("PRAGMA ignore_check_constraints = 1")
@@ -43,7 +43,7 @@ def failed(shell: Shell) -> str:
 
 
 def checks(shell: Shell) -> dict[str, str | None]:
-    """What was found: check → job."""
+    """Return the job id for each check that found something."""
     report = shell.json("verify", code=1)
     return {found["check"]: found["job_id"] for found in report["findings"]}
 
@@ -127,7 +127,7 @@ def test_a_history_that_can_t_have_happened_is_found(shell: Shell) -> None:
 
 
 def _cast(shell: Shell) -> str:
-    """PostgreSQL wants to be told that text is JSON."""
+    """Let PostgreSQL cast text to JSON in assignments. Return an empty text to append to the statement."""
     if not shell.url.startswith("sqlite"):
         sql(shell, "CREATE CAST (text AS jsonb) WITH INOUT AS ASSIGNMENT")
     return ""
@@ -168,12 +168,12 @@ def test_steps_of_a_job_that_is_gone_are_found(shell: Shell) -> None:
 def test_two_live_jobs_with_one_key_are_found(shell: Shell) -> None:
     shell.add("mail", "{}", "--key", "a")
     older_or_newer = {shell.add("mail", "{}", "--key", "b")}
-    shell.add("mail", "{}", "--key", "a", "--scope-id", "t")  # which is another one
+    shell.add("mail", "{}", "--key", "a", "--scope-id", "t")  # another scope, so another key
     sql(shell, "DROP INDEX _jobs_live_key", "UPDATE _jobs SET key = 'a'")
     report = shell.json("verify", code=1)
     [found] = report["findings"]
     assert found["check"] == "key"
-    assert found["job_id"] not in older_or_newer  # the newest is read first, and has it
+    assert found["job_id"] not in older_or_newer  # the newest job is read first, and has the key
 
 
 def test_counters_that_know_of_fewer_jobs_are_found(shell: Shell) -> None:

@@ -1,5 +1,5 @@
 """`rowlock jobs signal` and `wake`; and what `show`, `steps`, `why`, `check` and `templates` say of waits and of topics
-that are run elsewhere."""
+that other programs run."""
 
 import sys
 from typing import Any
@@ -21,7 +21,7 @@ async def render(scene: str) -> None: ...
 
 
 def made(shell: Shell, **options: Any) -> str:
-    """A job that waits."""
+    """Enqueue a job and let it wait. Return its id."""
     job_id = shell.add()
 
     async def wait(jobs: Jobs) -> Job:

@@ -12,7 +12,7 @@ from tests.cli.conftest import Shell
 
 
 def report(shell: Shell, *topics: str, running: int = 1) -> None:
-    """Let a worker say that it lives."""
+    """Write a report of a live worker."""
 
     async def say(jobs: Jobs) -> None:
         worker = WorkerInfo(

@@ -1,4 +1,4 @@
-"""`place`: a migrated database with a table of the application's own. `kind`: a connection to it, each in turn."""
+"""`place`: a migrated database with a table of the application. `kind`: each kind of connection to it, in turn."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,7 +17,7 @@ ORDERS = "CREATE TABLE orders (n integer PRIMARY KEY)"
 
 
 async def with_orders(url: str) -> None:
-    """A migrated PostgreSQL database with the application's table."""
+    """Migrate a PostgreSQL database, and create the application's table."""
     await migrated(url)
     await execute(url, ORDERS)
 
@@ -52,7 +52,7 @@ async def sqlite_place(tmp_path: Path, databases: Databases) -> AsyncIterator[Pl
 async def open_places(
     databases: Databases, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Callable[[str], Awaitable[Place]]]:
-    """One of each dialect for all connections of a file: the connections are what is new in each test."""
+    """Yield a function that returns the place of a dialect. All tests of a file share it, but not the connections."""
     places: dict[str, Place] = {}
     async with AsyncExitStack() as stack:
 
@@ -85,5 +85,5 @@ async def kind(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "open_places" in getattr(item, "fixturenames", ()):  # they are bound to a loop: it is the test's
+        if "open_places" in getattr(item, "fixturenames", ()):  # places are bound to a loop: the test must use it
             item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)

@@ -1,4 +1,4 @@
-"""Every kind of connection that `conn=` takes, behind one face: open it, write on it, commit, roll back."""
+"""Every kind of connection that `conn=` takes, behind one interface: open it, write on it, commit, roll back."""
 
 import sqlite3
 from abc import ABC, abstractmethod
@@ -49,7 +49,7 @@ class Place:
         return self.home.dialect
 
     async def committed(self) -> tuple[list[int], list[str]]:
-        """What others see: the orders, and the ids of all jobs in the order of their topic, key and id."""
+        """Return what other connections see: the orders, and the ids of all jobs, sorted by topic, key and id."""
         orders, jobs = "SELECT n FROM {}orders ORDER BY n", "SELECT id FROM {}_jobs ORDER BY topic, key, id"
         return [row[0] for row in await self._fetch(orders)], [str(row[0]) for row in await self._fetch(jobs)]
 
@@ -60,12 +60,13 @@ class Place:
             return
         assert isinstance(self.store, PostgresStore)
         async with self.store._connections.acquire() as conn:
-            await conn.execute("SET rowlock.folds = 'requeues'")  # or notes would be kept: see 0012_requeues.sql
+            await conn.execute("SET rowlock.folds = 'requeues'")  # else notes would be kept: see 0012_requeues.sql
             await conn.execute(emptying(await conn.fetch(PostgresHarness.tables), "public."))
             await conn.execute("RESET rowlock.folds")
 
     async def _fetch(self, query: str) -> list[Any]:
-        """As somebody else; not as one who comes anew each time, which would take longer than most tests."""
+        """Fetch rows on another connection. On PostgreSQL it comes from the store's pool: to open a new connection each
+        time would take longer than most tests."""
         if self.dialect == "sqlite":
             with closing(sqlite3.connect(self.address)) as other:
                 return other.execute(query.format("")).fetchall()
@@ -76,7 +77,7 @@ class Place:
 
 
 class Kind(ABC):
-    """A connection of the application's. `conn` is what it passes to rowlock."""
+    """A connection of the application. `conn` is the object that the application passes to rowlock."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -90,7 +91,7 @@ class Kind(ABC):
 
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[None]:
-        """Commits at its end, rolls back on an exception; by the driver's own context manager."""
+        """Return the driver's own context manager, which commits at its end and rolls back on an exception."""
 
     @abstractmethod
     def savepoint(self) -> AbstractAsyncContextManager[None]: ...
@@ -109,7 +110,7 @@ class Kind(ABC):
 
 
 async def done(answer: Any) -> Any:
-    """The answer, awaited if need be."""
+    """Return the answer, awaited if need be."""
     return await answer if isawaitable(answer) else answer
 
 
@@ -126,7 +127,7 @@ async def fence(caller: SyncCaller | AsyncCaller, guard: Guard) -> None:
 
 @asynccontextmanager
 async def entered(manager: Any) -> AsyncIterator[None]:
-    """A context manager of either colour."""
+    """Enter a context manager, sync or async."""
     if hasattr(manager, "__aenter__"):
         async with manager:
             yield
@@ -147,7 +148,7 @@ async def by_hand(run: Callable[[str], Awaitable[None]], begin: str, commit: str
 
 
 class PlainSavepoints(Kind):
-    """Drivers without a word for savepoints."""
+    """A driver without an API for savepoints."""
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
@@ -227,7 +228,7 @@ class SqliteImmediate(Sqlite):
 
 
 class SqliteByHand(Sqlite):
-    """Its user says BEGIN, which takes no lock yet."""
+    """The application sends BEGIN itself, which takes no lock yet."""
 
     options: ClassVar[dict[str, Any]] = {"isolation_level": None}
 
@@ -236,7 +237,7 @@ class SqliteByHand(Sqlite):
 
 
 class SqliteNeverAutocommit(Sqlite):
-    """As Python 3.12 recommends it."""
+    """A connection with autocommit=False, which Python 3.12 recommends."""
 
     options: ClassVar[dict[str, Any]] = {"autocommit": False}
 
@@ -285,7 +286,7 @@ class Sqlalchemy(Kind):
     driver = ""
     options: ClassVar[dict[str, Any]] = {}
 
-    make: Callable[[Any], Any] = staticmethod(methodcaller("connect"))  # what it is given of an engine
+    make: Callable[[Any], Any] = staticmethod(methodcaller("connect"))  # makes `conn` from an engine
 
     def prepare(self, engine: sqlalchemy.Engine) -> None:
         pass
@@ -324,7 +325,7 @@ class ConnectionSqliteNeverAutocommit(ConnectionSqlite):
 
 
 class ConnectionSqliteBegin(ConnectionSqlite):
-    """SQLAlchemy's recipe against pysqlite's own idea of transactions."""
+    """SQLAlchemy's recipe that replaces pysqlite's handling of transactions: it sends BEGIN itself."""
 
     def prepare(self, engine: sqlalchemy.Engine) -> None:
         @event.listens_for(engine, "connect")
@@ -410,7 +411,7 @@ class Django(Kind):
             django.setup()
         connections = django.db.connections
         connections.settings["default"] = connections.configure_settings({"default": self._config()})["default"]
-        wrapper = connections["default"]  # made here: each asyncio task would make its own
+        wrapper = connections["default"]  # made here, or each asyncio task would make its own
         self.conn = self.pick(connections)
         try:
             yield
@@ -443,7 +444,7 @@ class Django(Kind):
 
 
 class DjangoWrapper(Django):
-    """One of `django.db.connections`."""
+    """A connection from `django.db.connections`."""
 
     def pick(self, connections: Any) -> Any:
         return connections["default"]

@@ -1,4 +1,4 @@
-"""argument > environment > file > default."""
+"""The order in which settings win: argument > environment > file > default."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def test_listen_url_comes_from_all_of_them(tmp_path: Path, monkeypatch: pytest.M
     assert "s3cret" not in repr(settings)
     named = Jobs(config_file=file, listen_url="postgresql://argument/shop")
     assert named.settings.listen_url == "postgresql://argument/shop"
-    assert Jobs("sqlite://").settings.listen_url is not None  # SQLite has no use for it, and does not mind
+    assert Jobs("sqlite://").settings.listen_url is not None  # SQLite does not use it, and accepts it
 
 
 @pytest.mark.parametrize("text", ['public_url = "{}"', '[server]\npublic_url = "{}"'])

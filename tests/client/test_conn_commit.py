@@ -27,7 +27,7 @@ async def test_commit_shows_the_job_and_the_data(kind: Kind) -> None:
     async with kind.transaction():
         await kind.order(1)
         [answer] = await kind.insert(new)
-        assert await kind.place.committed() == ([], [])  # not yet
+        assert await kind.place.committed() == ([], [])  # not committed yet
     assert await kind.place.committed() == ([1], [new.id])
     stored = await found(kind, new)
     assert (answer.id, answer.existing, answer.status) == (new.id, False, Status.PENDING)
@@ -53,7 +53,7 @@ async def test_rollback_takes_the_job_that_was_the_first_statement(kind: Kind) -
             await kind.order(1)
             raise Oops
     assert await kind.place.committed() == ([], [])
-    async with kind.transaction():  # the connection is as good as before, and known by now
+    async with kind.transaction():  # rowlock knows the connection by now, and it works as before
         await kind.insert(new := job(key="k"))
     assert await kind.place.committed() == ([], [new.id])
 
@@ -107,7 +107,7 @@ async def test_everything_about_a_job_arrives(kind: Kind) -> None:
         (stored.run_at, stored.created),
         (delayed.run_at, delayed.created),
     ]
-    assert (await kind.place.store.claim(claim_by("w", "reports/daily", "mail"))).jobs == []  # neither is due
+    assert (await kind.place.store.claim(claim_by("w", "reports/daily", "mail"))).jobs == []  # neither job is due
 
 
 async def test_many_jobs_at_once(kind: Kind) -> None:
@@ -190,7 +190,7 @@ async def test_the_same_id_after_it_was_completed(kind: Kind) -> None:
 
 async def test_one_connection_for_many_transactions(kind: Kind) -> None:
     kept = []
-    for n in range(8):  # more than drivers need to begin preparing a statement
+    for n in range(8):  # drivers begin to prepare a statement after fewer uses
         new = job(key=f"k{n}")
         try:
             async with kind.transaction():

@@ -1,4 +1,5 @@
-"""SQLAlchemy and Django tell us of the commit: the doorbell rings once, after it, never for what was rolled back."""
+"""SQLAlchemy and Django tell rowlock of the commit. The doorbell rings once, after the commit, and never after a
+rollback."""
 
 from contextlib import suppress
 from typing import Any
@@ -56,10 +57,10 @@ async def test_once_after_the_commit(kind: Kind) -> None:
         assert await enqueue(kind, bell)
         assert kind.caller().on_commit(ring)
         assert bell.rings == 0
-    assert bell.rings == 2  # one for each function, however often it was given
+    assert bell.rings == 2  # one ring per function, however often it was given
     async with kind.transaction():
         await kind.order(1)
-    assert bell.rings == 2  # that transaction only
+    assert bell.rings == 2  # the functions are called for their transaction only
 
 
 @hooked
@@ -124,7 +125,7 @@ async def test_a_savepoint_that_was_rolled_back(kind: Kind) -> None:
         await enqueue(kind, other)
         with suppress(Oops):
             async with kind.savepoint():
-                async with kind.savepoint():  # released into one that is rolled back
+                async with kind.savepoint():  # released into an outer savepoint that is rolled back
                     await enqueue(kind, bell)
                 await enqueue(kind, other)
                 raise Oops
@@ -150,7 +151,7 @@ def sync_caller(conn: Any, place: Place) -> SyncCaller:
 
 
 async def test_a_session_inside_of_somebody_elses_transaction(postgres_place: Place) -> None:
-    """As test suites do it: what the session commits is a savepoint."""
+    """Test suites do this: the commit of the session only releases a savepoint."""
     bell = Doorbell()
     for commit in (False, True):
         with sync_engine(postgres_place, "psycopg") as engine, engine.connect() as conn, conn.begin() as outer:
@@ -178,7 +179,7 @@ async def test_commit_as_you_go(postgres_place: Place) -> None:
         conn.rollback()
         conn.execute(sqlalchemy.text("SELECT 1"))
         conn.commit()
-        assert "_commit_impl" not in vars(conn)  # nothing of ours stays behind
+        assert "_commit_impl" not in vars(conn)  # rowlock's hook is removed
     assert bell.rings == 3
     assert len((await postgres_place.committed())[1]) == 3
 

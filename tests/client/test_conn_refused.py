@@ -1,4 +1,4 @@
-"""A connection that can't carry a job is refused: with the reason, before anything is written, and left usable."""
+"""rowlock refuses a connection that can't carry a job: it gives the reason, writes nothing and leaves it usable."""
 
 import shutil
 import sqlite3
@@ -53,7 +53,7 @@ async def test_another_database(kind: Kind) -> None:
     home = kind.place.home
     async with kind.transaction():
         error = await refused(kind.conn, Home(home.dialect, "elsewhere@1.2", home.schema))
-        await kind.order(1)  # the caller's transaction goes on
+        await kind.order(1)  # the caller's transaction is still usable
         await kind.insert(new := job())
         assert (await refused(kind.conn, Home(home.dialect, "elsewhere@1.2", home.schema))).code == error.code
     assert error.code == "another_database"
@@ -83,7 +83,7 @@ async def test_jobs_in_memory(kind: Kind) -> None:
     assert error.code == "in_memory"
 
 
-# Django opens it again, and a closed session begins anew.
+# Django opens a closed connection again, and a closed session begins anew: neither is refused.
 CLOSABLE = [param for param in KINDS if "ession" not in param[1].__name__ and not issubclass(param[1], Django)]
 
 
@@ -181,7 +181,7 @@ async def test_psycopg_read_only(postgres_place: Place) -> None:
         conn.read_only = False
         await insert(caller_for(conn, postgres_place.home), [job()])
         conn.rollback()
-        conn.read_only = True  # and once the connection is known
+        conn.read_only = True  # also when rowlock knows the connection already
         assert await refused_code(conn, postgres_place) == "read_only"
 
 
@@ -298,7 +298,7 @@ async def test_a_copy_of_the_database_is_another_one(postgres_place: Place, data
         with psycopg.connect(url) as conn:
             error = await refused(conn, postgres_place.home)
             assert error.code == "another_database"
-            assert url.rpartition("/")[2] in str(error)  # which one it is
+            assert url.rpartition("/")[2] in str(error)  # the error names the database
         assert await copy.committed() == ([], [])
 
 

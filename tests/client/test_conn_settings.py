@@ -1,4 +1,4 @@
-"""What the application has set up on its connection is its own business: it neither breaks us nor is it changed."""
+"""rowlock works with all settings that the application has made on its connection, and changes none of them."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ from tests.stores.harness import claim_by, job
 
 
 async def works(conn: Any, place: Place) -> list[NewJob]:
-    """New, taken, and repeated."""
+    """Insert a new job, one whose key is taken and a repeat. Check the answers and return the new jobs."""
     jobs = [job(payload={"n": 1}), job(key="k")]
     caller = caller_for(conn, place.home)
     answers = await insert(caller, jobs, repeat=True, notify=True)
@@ -41,7 +41,7 @@ async def works(conn: Any, place: Place) -> list[NewJob]:
     return jobs
 
 
-# ── The trap: SQLAlchemy on asyncpg begins with its own first statement, and not before ──
+# ── The trap: SQLAlchemy on asyncpg begins a transaction only with its own first statement ──
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
@@ -67,7 +67,7 @@ async def test_rollback_takes_the_job_although_sqlalchemy_had_executed_nothing(
 
 
 async def test_the_trap_is_real(postgres_place: Place) -> None:
-    """What would happen on the driver's connection. If this fails one day, the detour is no longer needed."""
+    """An insert on the driver's connection is not rolled back. If this test fails one day, the detour can go."""
     async with async_engine(postgres_place, "asyncpg") as engine:
         async with AsyncSession(engine) as session:
             raw: Any = await (await session.connection()).get_raw_connection()
@@ -235,7 +235,7 @@ async def test_no_driver_is_imported_that_is_not_there() -> None:
 
 
 async def somebody_waits(place: Place) -> None:
-    """Until a session of this database waits for a lock."""
+    """Wait until a session of this database waits for a lock."""
     async with asyncio.timeout(60):
         async with connected(place.address) as conn:
             while not await conn.fetchval(
@@ -245,7 +245,7 @@ async def somebody_waits(place: Place) -> None:
 
 
 async def test_sqlite_waits_for_the_write_lock(sqlite_place: Place) -> None:
-    """A transaction that had read first could not get it, however long it waits."""
+    """The insert waits for the lock before it reads. A transaction that has read first could never get the lock."""
     with (
         closing(sqlite3.connect(sqlite_place.address, check_same_thread=False, timeout=30)) as conn,
         closing(sqlite3.connect(sqlite_place.address, isolation_level=None)) as other,
@@ -298,7 +298,7 @@ def _insert_sync(conn: Any, place: Place, jobs: list[NewJob]) -> list[Enqueued]:
 
 
 async def test_a_key_in_an_open_transaction_is_waited_for(postgres_place: Place) -> None:
-    """Who commits first has the key; the other is told of it."""
+    """The transaction that commits first has the key. The other transaction is told the id of the holder."""
     with psycopg.connect(postgres_place.address) as first, psycopg.connect(postgres_place.address) as second:
         [winner] = _insert_sync(first, postgres_place, [job(key="k")])
         waiting = asyncio.create_task(asyncio.to_thread(_insert_sync, second, postgres_place, [job(key="k")]))
@@ -309,7 +309,7 @@ async def test_a_key_in_an_open_transaction_is_waited_for(postgres_place: Place)
 
 
 async def test_a_key_that_comes_and_goes(postgres_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The holder ends between our INSERT and our look: then we try again, but not for ever."""
+    """The holder ends between the INSERT and the look for it. Then the insert tries again, but not for ever."""
     await postgres_place.store.insert([job(key="k")])
     kind = Psycopg(postgres_place)
     async with kind.opened():
@@ -359,7 +359,7 @@ async def test_notify_rings_at_the_commit(postgres_place: Place) -> None:
         with psycopg.connect(postgres_place.address) as conn:
             caller = caller_for(conn, postgres_place.home)
             await insert(caller, [job(key="k")], notify=False)
-            await insert(caller, [job(key="k")], notify=True)  # nothing new
+            await insert(caller, [job(key="k")], notify=True)  # the key is taken: no new job
             conn.commit()
             await listener.execute("SELECT 1")
             assert not rang.is_set()

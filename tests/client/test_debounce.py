@@ -1,4 +1,4 @@
-"""Debounce and throttle as application code uses them: by options, as a task's policy, by name, in transactions."""
+"""Debounce and throttle in application code: as options, as the policy of a task, by name, in transactions."""
 
 import asyncio
 import random
@@ -48,7 +48,7 @@ async def sqlite_jobs(tmp_path: Path) -> AsyncIterator[Jobs]:
 
 
 async def test_a_thousand_edits_of_a_hundred_documents(jobs: Jobs) -> None:
-    """With workers running: every document is processed after its last edit, and at most once in a window."""
+    """While a worker runs, every document is processed after its last edit, and at most once in a window."""
     seconds = 0.2
     seen: defaultdict[int, list[tuple[int, Job]]] = defaultdict(list)
 
@@ -123,7 +123,7 @@ async def test_the_policy_of_a_task_counts_by_name_too(jobs: Jobs, url: str) -> 
         assert (refused.value.field, refused.value.code) == ("throttle", "needs_key")
         first = await elsewhere.enqueue("mail.digest", {"user": 7}, key="7")
         assert (await digest.using(key="7").enqueue(8)).id == first.id
-        assert (await digest.using(key="7", throttle=1e-6).enqueue(8)).existing  # it is live
+        assert (await digest.using(key="7", throttle=1e-6).enqueue(8)).existing  # the first job is live
         other = await index.using(debounce=Debounce(1)).enqueue(9)
         assert other.run_at - other.created == timedelta(seconds=1)
 
@@ -186,7 +186,7 @@ WRONG_POLICIES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("wrong", WRONG_POLICIES)
 async def test_wrong_policies(sqlite_jobs: Jobs, wrong: str) -> None:
-    """When the task is declared, or when its template is first needed."""
+    """A wrong policy is refused when the task is declared, or when its template is first needed."""
     policy, field, code = WRONG_POLICIES[wrong]
 
     async def declare() -> None:
@@ -224,7 +224,7 @@ async def test_flows_children_and_schedules_refuse_them(sqlite_jobs: Jobs, polic
 
 
 async def test_rowlock_check_finds_a_schedule(sqlite_jobs: Jobs) -> None:
-    """It was put before the task got its window."""
+    """The check finds a schedule that was put before its task got a debounce or throttle window."""
     await sqlite_jobs.schedules.put("s", ("doc.index", {}), Cron("0 9 * * *"))
     sqlite_jobs.register("doc.index", lambda: None, key=[], throttle=60)
     found = await compare(await sqlite_jobs._store(), sqlite_jobs.lanes(), limit=100)
@@ -232,7 +232,7 @@ async def test_rowlock_check_finds_a_schedule(sqlite_jobs: Jobs) -> None:
 
 
 async def test_ids_of_the_caller(jobs: Jobs) -> None:
-    """A repeat finds its job, also if another payload has taken the place of its own."""
+    """A repeated enqueue finds its job, even if a later enqueue has replaced the payload."""
     window = Debounce(60)
     made = await jobs.enqueue("mail", {"n": 1}, key="k", id=OWN, debounce=window)
     assert made.id == OWN
@@ -264,7 +264,7 @@ async def test_without_an_event_loop(tmp_path: Path) -> None:
 
 
 async def test_once_takes_back_what_was_throttled_with_it(jobs: Jobs) -> None:
-    """A batch is all or none."""
+    """A batch is enqueued as a whole or not at all."""
     jobs.register("welcome", lambda: None, key=[], once=True)
     await jobs.enqueue("welcome")
     batch: list[dict[str, Any]] = [
@@ -312,7 +312,7 @@ async def test_they_commit_and_roll_back_with_the_data(kind: Kind) -> None:
 
 @pytest.mark.parametrize("policy", [{"debounce": Debounce(1)}, {"throttle": 1.0}])
 async def test_the_sql_function_refuses_them(databases: Databases, tmp_path: Path, policy: Any) -> None:
-    """It can't keep them."""
+    """The SQL function can't apply debounce and throttle windows."""
     async with databases.at("postgres", tmp_path) as url, Jobs(url) as jobs, connected(url) as connection:
         jobs.register("doc.index", lambda: None, **policy)
         await jobs.templates.publish()

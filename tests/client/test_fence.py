@@ -1,4 +1,4 @@
-"""fence(conn): on every kind of connection, what a run writes is committed only while the run holds its lease."""
+"""fence(conn): on every kind of connection, the writes of a run commit only while the run holds its lease."""
 
 import asyncio
 import sqlite3
@@ -48,7 +48,7 @@ async def now(place: Place, run: Job) -> Job:
 
 
 async def write(kind: Kind, guard: Guard, n: int = 1) -> None:
-    """A handler's transaction."""
+    """Write an order and fence it in one transaction, as a handler does."""
     async with kind.transaction():
         await kind.order(n)
         await kind.fence(guard)
@@ -232,7 +232,7 @@ async def test_a_job_that_never_was(kind: Kind) -> None:
     assert await orders(kind.place) == []
 
 
-# ── PostgreSQL: who waits for whom ──
+# ── PostgreSQL: which transaction waits for which ──
 
 
 async def test_the_fence_holds_the_job_until_the_commit(postgres_place: Place) -> None:
@@ -250,7 +250,8 @@ async def test_the_fence_holds_the_job_until_the_commit(postgres_place: Place) -
 
 @pytest.mark.parametrize("completes", [False, True])
 async def test_the_fence_waits_for_a_writer_and_judges_what_it_left(postgres_place: Place, completes: bool) -> None:
-    """A heartbeat that commits meanwhile takes nothing away, also from a completion; a new version does."""
+    """If a heartbeat commits while the fence waits, the run keeps its lease, also for a completion. If a new version
+    commits, the run has lost its lease."""
     run = await claimed(postgres_place)
     address = postgres_place.address
     for change, ends in [("locked_until = now() + interval '1 h'", None), ("version = version + 1", LeaseLost)]:

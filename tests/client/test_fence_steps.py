@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sampled(4)  # kinds of connections
 
 @asynccontextmanager
 async def running(kind: Kind) -> AsyncIterator[Context]:
-    """The Context of a run that worker w1 has claimed."""
+    """Yield the Context of a run that worker w1 has claimed."""
     place = kind.place
     await place.store.insert([job()])
     [run] = (await place.store.claim(claim_by("w1"))).jobs
@@ -34,8 +34,8 @@ async def fence(ctx: Context, kind: Kind, value: int) -> None:
     if isinstance(caller, AsyncCaller):
         await ctx.fence(kind.conn, complete=value)
         return
-    # What ctx.sync.fence does. It would refuse to be called here, where an event loop runs. A connection of SQLite
-    # can't be used in another thread.
+    # This is what ctx.sync.fence does. ctx.sync.fence refuses calls where an event loop runs, as here. Another thread
+    # is no way out: it can't use a connection of SQLite.
     guard = ctx.guard_for(value)
     caller.fence(guard)
     ctx.note_fence(guard)
@@ -46,8 +46,8 @@ async def test_the_result_commits_with_the_callers_writes(kind: Kind) -> None:
         async with kind.transaction():
             await kind.order(1)
             await fence(ctx, kind, 5)
-            assert await reading.steps(kind.place.store, ctx.job.id) == []  # others don't see it yet
-        return 0  # ignored
+            assert await reading.steps(kind.place.store, ctx.job.id) == []  # other connections don't see the step yet
+        return 0  # ignored: the fence has set the result
 
     async with running(kind) as ctx:
         assert await ctx.step(book) == 5

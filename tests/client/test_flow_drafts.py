@@ -1,4 +1,4 @@
-"""A flow that is put together wrongly is refused at once, with a text that says what to do. No database is needed."""
+"""A flow that is built wrongly is refused at once, with an error that says what to do. No database is needed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ JOB = "01a1eee9-dc82-7000-a11b-4d35fcdc028c"
 
 @pytest.fixture
 def flow() -> Flow:
-    """A flow with a node `pay`, and `before`, a job that is there already."""
+    """Return a flow with a node `pay`, and with `before`, a job that exists already."""
     found = Jobs("sqlite://").flow("order")
     found.add(("order.pay", {}), name="pay")
     found.job(JOB, name="before")
@@ -44,7 +44,7 @@ def test_a_refused_node_is_not_among_those_that_are_named(flow: Flow) -> None:
     assert nowhere == ("payload.charge", "unknown_parent", "shop is no node of this flow; there are: pay")
     *_, problem = refused(lambda: flow.add(("ship", {}), after="shop"))
     assert problem == "'shop' is neither a node of this flow nor the id of a job; nodes: pay"
-    assert flow.add(("ship", {}), after="pay").name == "ship"  # its name is free again
+    assert flow.add(("ship", {}), after="pay").name == "ship"  # the refused node has freed its name
 
 
 def test_the_result_of_a_job_from_before_is_not_filled_in(flow: Flow) -> None:
@@ -64,7 +64,7 @@ def test_a_result_in_a_plain_payload(flow: Flow) -> None:
         "text": "a",
     }
     assert list(added.parents) == ["paid"]
-    assert isinstance(payload["all"][0]["deep"], tuple)  # the caller's own payload is as it was
+    assert isinstance(payload["all"][0]["deep"], tuple)  # the caller's payload is unchanged
 
 
 def test_nodes_by_their_names(flow: Flow) -> None:
@@ -112,7 +112,7 @@ def test_a_condition_without_one(condition: str) -> None:
 
 
 def test_a_result_of_another_flow(flow: Flow) -> None:
-    """By its name alone, it would be the result of this flow's own node."""
+    """The nodes of both flows have the same name. The name alone would give the result of this flow's node."""
     other: Node[Any] = Jobs("sqlite://").flow("other").add(("order.pay", {}), name="pay")
     assert refused(lambda: flow.add(("ship", {"charge": other.result})))[:2] == ("payload.charge", "unknown_parent")
     assert list(flow._added) == ["pay"]

@@ -1,5 +1,5 @@
-"""`jobs.flow`, `jobs.chain` and `jobs.flows` on both stores: errors are clear and nothing is half written. And on every
-kind of connection that `conn=` takes."""
+"""`jobs.flow`, `jobs.chain` and `jobs.flows` on both stores, and on every kind of connection that `conn=` takes: errors
+are clear, and no flow is half written."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -49,7 +49,7 @@ async def store_of(jobs: Jobs) -> Store:
 
 
 async def run(jobs: Jobs, *ids: str, outcome: Outcome | None = None) -> None:
-    """Exactly these can be claimed; run them to their end."""
+    """Check that exactly these jobs can be claimed, and run them to their end."""
     store = await store_of(jobs)
     runs = await claim(store, "mail", "bills")
     assert sorted(one.id for one in runs) == sorted(ids)
@@ -66,7 +66,7 @@ async def nothing_is_there(jobs: Jobs) -> None:
 
 
 async def refused(jobs: Jobs, build: Callable[[Any], object], field: str, code: str) -> InvalidInput:
-    """`build` gets a flow; either that is refused, or its enqueue."""
+    """Check that `build` on a flow, or the enqueue of the flow, is refused. Return the error."""
     flow = jobs.flow("order")
     with pytest.raises(InvalidInput) as error:  # noqa: PT012 - where it is refused is not the point
         build(flow)
@@ -147,7 +147,7 @@ async def test_an_unknown_or_deleted_or_pruned_parent(jobs: Jobs) -> None:
         assert (error.value.parent, error.value.field) == (parent, "jobs[0].after")
     assert (await jobs.list()).total == 1
     assert (await jobs.flows.list()).items == []
-    await jobs.delete(kept)  # nobody waits for it
+    await jobs.delete(kept)  # no job waits for it
 
 
 async def test_a_key_that_a_live_job_has(jobs: Jobs) -> None:
@@ -161,7 +161,7 @@ async def test_a_key_that_a_live_job_has(jobs: Jobs) -> None:
     assert (error.value.holder, error.value.field) == (holder.id, "jobs[1].key")
     assert (await jobs.list()).total == 1
     await jobs.delete(holder.id)
-    assert len((await flow.enqueue()).jobs) == 2  # it may be tried again
+    assert len((await flow.enqueue()).jobs) == 2  # the enqueue may be tried again
     with pytest.raises(WrongContext):
         await flow.enqueue()
 
@@ -191,7 +191,7 @@ async def test_a_payload_and_a_result_that_do_not_fit_the_schema(jobs: Jobs) -> 
 
 
 async def test_a_result_outside_of_its_flow(jobs: Jobs) -> None:
-    """Else a job would get what stands for it, as if it were data."""
+    """Otherwise a job would get the placeholder of the result as if it were data."""
 
     @jobs.task
     async def count(n: int) -> int:
@@ -247,7 +247,7 @@ async def test_a_new_payload_uses_only_results_that_can_be_filled_in(jobs: Jobs)
         assert (error.value.field, error.value.code) == ("payload.all[0]", code)
     assert (await jobs.get(bill.id)).status is Status.CANCELLED
     plain = await jobs.enqueue("plain", delay=60)
-    for result, _ in wrong:  # data like any other
+    for result, _ in wrong:  # in a job without a flow, this is plain data
         await jobs.update(plain.id, payload={"all": {"$result": result}})
     await jobs.requeue(bill.id, payload={"all": [{"$result": "paid.amount"}]})
     await run(jobs, paid.id, packed.id, outcome=Completed({"amount": 7}))
@@ -303,7 +303,7 @@ async def test_cancel_and_requeue_of_a_flow_and_of_a_branch(jobs: Jobs) -> None:
     assert await statuses(jobs, ids) == {"a": "pending", "b": "blocked", "c": "blocked", "d": "blocked"}
     await run(jobs, ids["a"], outcome=FAILS)
     assert (await jobs.flows.get(ids["flow"])).status == "failed"
-    assert await jobs.flows.requeue(ids["flow"]) == 1  # the others come back by themselves
+    assert await jobs.flows.requeue(ids["flow"]) == 1  # the stopped jobs come back by themselves
     await tick(await store_of(jobs))
     assert await statuses(jobs, ids) == {"a": "pending", "b": "blocked", "c": "blocked", "d": "blocked"}
     await run(jobs, ids["a"])
@@ -313,7 +313,7 @@ async def test_cancel_and_requeue_of_a_flow_and_of_a_branch(jobs: Jobs) -> None:
 
 @pytest.mark.parametrize("taken", ["a", "c"])
 async def test_a_key_that_is_taken_refuses_the_requeue_of_a_flow(jobs: Jobs, taken: str) -> None:
-    """Else a job would run before its parent, which stays cancelled."""
+    """Otherwise a job would run before its parent, which stays cancelled."""
 
     def job(name: str, **payload: Any) -> dict[str, Any]:
         return {"topic": "mail", "payload": payload, **({"key": "k"} if name == taken else {})}
@@ -332,7 +332,7 @@ async def test_a_key_that_is_taken_refuses_the_requeue_of_a_flow(jobs: Jobs, tak
         assert (error.value.job_id, error.value.key, error.value.holder) == ({"a": a, "c": c}[taken].id, "k", holder.id)
     assert await statuses(jobs, ids) == before == {"a": "failed", "c": "cancelled", "d": "cancelled"}
 
-    if taken == "c":  # a requeue of the parent alone does not ask for its children
+    if taken == "c":  # a requeue of the parent alone is not refused for its children
         await jobs.requeue(a.id)
         assert f"its key was taken by job {holder.id}" in ((await jobs.get(c.id)).cancel_reason or "")
         assert (await jobs.events(c.id))[-1].event == "block_refused"
@@ -453,7 +453,7 @@ async def insert_flow(kind: Kind, flow: NewFlow) -> list[Any]:
 
 
 async def kept(kind: Kind) -> tuple[int, int, int]:
-    """How many jobs, flows and edges there are, for others."""
+    """Return how many jobs, flows and edges other connections see."""
     tables = ("_jobs", "_jobs_flows", "_jobs_edges")
     counts = [(await kind.place._fetch(f"SELECT count(*) FROM {{}}{table}"))[0][0] for table in tables]
     return counts[0], counts[1], counts[2]
@@ -505,7 +505,7 @@ async def test_a_savepoint_takes_a_flow_back(kind: Kind) -> None:
 
 @pytest.mark.sampled(4)
 async def test_a_refused_flow_leaves_the_transaction_as_it_was(kind: Kind) -> None:
-    """Nothing of it is written, and the caller goes on."""
+    """Nothing of the flow is written, and the caller's transaction goes on."""
     await kind.place.store.insert([holder := job(key="k")])
     async with kind.transaction():
         await kind.order(1)
@@ -519,7 +519,7 @@ async def test_a_refused_flow_leaves_the_transaction_as_it_was(kind: Kind) -> No
 
 
 async def test_a_flow_with_conn_does_not_wait_for_others(jobs: Jobs) -> None:
-    """They may be locked by whoever waits for this transaction."""
+    """Jobs outside of the flow may be locked by a transaction that waits for this one: a deadlock."""
     there = await jobs.enqueue("mail")
     flow = jobs.flow("order")
     flow.add(("mail", {}), after=there.id)

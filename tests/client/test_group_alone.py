@@ -1,4 +1,4 @@
-"""A caller that makes one job after the other writes them by itself, and is in nobody's way."""
+"""A caller that enqueues one job after the other writes each by itself, and does not hinder other callers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Writes:
-    """Remembers who wrote what, and waits for a sign."""
+    """Record how many jobs each task wrote, and let writes wait for `go`."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, asyncio.Task[object] | None]] = []
         self.go = asyncio.Event()
         self.go.set()
         self.asked = asyncio.Event()
-        self.failures = 0  # still to come
+        self.failures = 0  # of the next writes
 
     async def insert(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         self.calls.append((len(jobs), asyncio.current_task()))
@@ -46,7 +46,7 @@ async def writes() -> Writes:
 
 @pytest.fixture
 async def group(writes: Writes) -> Group[NewJob, Enqueued]:
-    """Its last job was alone."""
+    """Return a group whose last job was alone in its write."""
     group = Group(writes.insert)
     await group.call(job())
     writes.calls.clear()
@@ -55,7 +55,7 @@ async def group(writes: Writes) -> Group[NewJob, Enqueued]:
 
 
 async def held_up(group: Group[NewJob, Enqueued], writes: Writes) -> "asyncio.Future[Enqueued]":
-    """A job whose write has begun, and waits for `writes.go`."""
+    """Add a job to the group. Return its future when its write has begun and waits for `writes.go`."""
     writes.go.clear()
     first = asyncio.ensure_future(group.call(job()))
     await writes.asked.wait()
@@ -76,7 +76,7 @@ async def test_who_comes_meanwhile_gathers(group: Group[NewJob, Enqueued], write
     writes.go.set()
     assert len({answer.id for answer in await asyncio.gather(first, *others)}) == 6
     assert writes.sizes == [1, 5]
-    await asyncio.gather(*(group.call(job()) for _ in range(4)))  # and from now on they share from the first
+    await asyncio.gather(*(group.call(job()) for _ in range(4)))  # later jobs share a write at once
     assert writes.sizes == [1, 5, 4]
 
 

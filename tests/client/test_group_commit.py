@@ -1,4 +1,4 @@
-"""Group commit: shared by those who come together, and nobody pays for another's mistake."""
+"""Group commit: concurrent callers share a commit, and no caller fails for the mistake of another."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -28,7 +28,7 @@ async def jobs(url: str) -> AsyncIterator[Jobs]:
 async def test_concurrent_enqueues_share_commits(jobs: Jobs) -> None:
     enqueued = await asyncio.gather(*(jobs.enqueue("mail", {"n": n}) for n in range(500)))
     assert len({one.id for one in enqueued}) == 500
-    # Jobs of one commit have one time; the first of them went at once, the others gathered meanwhile.
+    # Jobs of one commit have the same time. The first job was written at once, and the others gathered meanwhile.
     assert len({one.created for one in enqueued}) < 50
     assert (await jobs.stats("mail")).pending == 500
 
@@ -42,7 +42,7 @@ async def test_keyed_enqueues_share_commits_in_sqlite(tmp_path: Path) -> None:
 
 async def test_a_value_that_sqlite_cannot_store_fails_its_own_caller_only(tmp_path: Path) -> None:
     good = [job() for _ in range(20)]
-    bad = structs.replace(job(), priority=2**70)  # got past the checks, and is no integer to SQLite
+    bad = structs.replace(job(), priority=2**70)  # passes the checks, but SQLite can't store the integer
     async with Jobs(f"sqlite:///{tmp_path}/jobs.db") as jobs:
         group = Group((await jobs._store()).insert)
         wanted = [*good[:10], bad, *good[10:]]
@@ -52,7 +52,7 @@ async def test_a_value_that_sqlite_cannot_store_fails_its_own_caller_only(tmp_pa
 
 
 class Store:
-    """Counts what it is asked to insert, and refuses the guilty."""
+    """A store that records the size of each insert, and refuses inserts with the guilty topic."""
 
     def __init__(self, jobs: Jobs, guilty: str = "") -> None:
         self.jobs = jobs
@@ -82,7 +82,7 @@ async def test_only_the_guilty_caller_sees_its_error(jobs: Jobs) -> None:
 
 
 async def test_a_constraint_of_the_database_fails_its_own_caller_only(jobs: Jobs) -> None:
-    """As above, with the database's own refusal."""
+    """As in the test above, but the database itself refuses the job."""
     store = await jobs._store()
     forbid = "CREATE TRIGGER forbid BEFORE INSERT ON _jobs "
     if jobs.settings.url.startswith("sqlite"):

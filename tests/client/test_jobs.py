@@ -1,4 +1,4 @@
-"""What application code touches, on both databases, async."""
+"""The async API of Jobs, as application code uses it, on both databases."""
 
 import asyncio
 import threading
@@ -183,7 +183,7 @@ async def test_a_middleware_that_fails_afterwards_does_not_make_it_look_as_if_no
         jobs.on_enqueue(wrong)  # type: ignore[type-var]
 
 
-# ── Look and steer ──
+# ── Read and change jobs ──
 
 
 async def test_wait_answers_the_job_that_has_ended(jobs: Jobs) -> None:
@@ -310,7 +310,7 @@ async def test_an_id_that_is_none(jobs: Jobs, bad: str) -> None:
     assert refused.value.field == "id"
 
 
-# ── Life of the object ──
+# ── Opening and closing ──
 
 
 async def test_closed_and_opened_again(jobs: Jobs) -> None:
@@ -327,7 +327,7 @@ def test_one_object_serves_one_event_loop_after_another(tmp_path: Path) -> None:
     asyncio.run(_enqueue(jobs))
     threads = threading.active_count()
     ids = {asyncio.run(_enqueue(jobs)).id for _ in range(10)}
-    assert threading.active_count() <= threads  # nothing is left behind by a loop
+    assert threading.active_count() <= threads  # no loop leaves a thread behind
     assert len(ids) == 10
     assert jobs.sync.stats().pending == 11
     jobs.sync.close()

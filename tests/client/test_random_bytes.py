@@ -1,4 +1,4 @@
-"""The random part of ids: never the same piece twice, not even after fork()."""
+"""The random part of ids: no piece is given twice, not even after fork()."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ def test_every_piece_is_given_once_also_to_threads() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork() here")
 def test_a_child_has_none_of_its_parents() -> None:
-    noise(8)  # there is a stock now
+    noise(8)  # the parent has a stock of random bytes now
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

@@ -60,7 +60,7 @@ class World(Struct):
         await fire_all(self.jobs)
 
     async def told(self, name: str = "s") -> dict[float, str]:
-        """By hours after START: "job", or the reason why there is none."""
+        """Return, by hours after START, "job" or the reason why there is no job."""
         fired = await self.jobs.schedules.history(name, limit=1000)
         return {(one.fire_at - START) / HOUR: one.reason or "job" for one in reversed(fired)}
 
@@ -69,7 +69,7 @@ class World(Struct):
         return sorted((row.job for row in rows.values()), key=lambda job: (job.fire_at or START, job.id))
 
     async def end_all(self) -> None:
-        """Every job that can run has run."""
+        """Complete every job that can run."""
         store = self.harness.store
         for _ in range(3):
             while jobs := (await store.claim(claim_by("w", limit=100))).jobs:
@@ -121,17 +121,17 @@ async def test_revisions(world: World) -> None:
     assert (await world.schedules.resume("s")).revision == 4
     await world.pass_(5 * MINUTE)
     await world.fire()
-    assert (await world.schedules.get("s")).revision == 4  # fires don't count
+    assert (await world.schedules.get("s")).revision == 4  # a fire does not change the revision
     assert (await world.schedules.get("s")).when == Every(60)
 
 
 async def test_a_put_that_means_a_schedule_which_was_made_again_changes_nothing(world: World) -> None:
-    """Both have the same name and the same revision."""
+    """The deleted schedule and the new one have the same name and the same revision."""
     put = world.schedules.put
     old = await put("s", MAIL, HOURLY)
     assert (await put("s", MAIL, Every(60), revision=1, schedule_id=old.id)).revision == 2
     await world.schedules.delete("s")
-    with pytest.raises(ScheduleNotFound):  # it makes no new one either
+    with pytest.raises(ScheduleNotFound):  # the put makes no new schedule either
         await put("s", MAIL, HOURLY, schedule_id=old.id)
     new = await put("s", MAIL, Every(120))
     with pytest.raises(ScheduleNotFound):
@@ -177,7 +177,7 @@ async def test_delete_answers_with_what_it_was_and_keeps_the_jobs(world: World) 
 
 
 async def test_a_name_that_looks_like_an_id_is_refused(world: World) -> None:
-    """Every verb would take it for one, and never find it."""
+    """Every verb would take the name for an id, and never find the schedule."""
     for name in ("0193fb1e-0000-7000-8000-000000000000", "0193fb1e000070008000000000000000"):
         with pytest.raises(InvalidInput) as refused:
             await world.schedules.put(name, MAIL, HOURLY)
@@ -332,7 +332,7 @@ async def test_pauses_are_recorded_and_never_caught_up(world: World) -> None:
     assert (paused.state, paused.paused_by, paused.pause_reason) == ("paused", "bob", "too loud")
     await world.pass_(HOUR)
     await world.fire()
-    await world.pass_(2 * HOUR)  # nobody is there
+    await world.pass_(2 * HOUR)  # no server or worker fires schedules
     again = await world.schedules.pause("s", by="eve")
     assert (again.revision, again.paused_by) == (paused.revision, "bob")
     resumed = await world.schedules.resume("s")
@@ -348,7 +348,7 @@ async def test_pauses_are_recorded_and_never_caught_up(world: World) -> None:
 
 
 async def test_a_pause_first_decides_what_came_before_it(world: World) -> None:
-    """Nobody was there to fire these times. What becomes of them must not depend on who looks when."""
+    """No worker has fired these times yet. Their outcome must not depend on whether the pause or a fire comes first."""
     await world.schedules.put("s", MAIL, HOURLY, missed="all")
     await world.pass_(2.5 * HOUR)
     await world.schedules.pause("s")
@@ -465,7 +465,7 @@ async def test_run_now_stands_beside_the_times(world: World) -> None:
 
 
 async def test_run_now_twice_in_one_microsecond(world: World) -> None:
-    """As it may be if the clock is set back."""
+    """This may happen if the clock is set back."""
     await world.schedules.put("s", MAIL, HOURLY)
     first, second = [await world.schedules.run_now("s") for _ in range(2)]
     assert first.job_id
@@ -557,7 +557,7 @@ TWICE = "comes twice on 2026-10-25 in Europe/Berlin (clocks go back)"
         ("0 */2 * * *", "2026-10-24T22:30", {0: f"02:00 {TWICE}: the first one", 1: f"02:00 {TWICE}: the second one"}),
         ("30 * * * *", "2026-10-25T00:00", {0.5: f"02:30 {TWICE}: the first one",
                                             1.5: f"02:30 {TWICE}: the second one", 2.5: None}),
-        ("0 */3 * * *", "2027-03-27T22:30", {23: None, 1: None}),  # 02:00 is none of its times
+        ("0 */3 * * *", "2027-03-27T22:30", {23: None, 1: None}),  # 02:00 is not a time of this schedule
         ("0 */4 27 3 *", "2027-03-27T18:30", {19: None, 22: None}),
         ("30 */2 L 3 *", "2027-03-28T00:45", {22.5: None}),
         ("0 * * * *", "2026-12-01T00:30", {1: None, 2: None}),
@@ -566,7 +566,7 @@ TWICE = "comes twice on 2026-10-25 in Europe/Berlin (clocks go back)"
 async def test_previews_by_the_hour_tell_of_changes_of_the_clocks(
     world: World, expression: str, after: str, notes: dict[float, str | None]
 ) -> None:
-    """And the times are those that fire."""
+    """The times of the preview are the times that fire."""
     cron, since = Cron(expression, "Europe/Berlin"), datetime.fromisoformat(after).replace(tzinfo=UTC)
     shown = (await world.schedules.preview(cron, after=since, limit=len(notes))).times
     fires = itertools.islice(moments(cron, since, ZoneInfo("Europe/Berlin")), len(notes))
@@ -575,7 +575,7 @@ async def test_previews_by_the_hour_tell_of_changes_of_the_clocks(
     assert not any(one.skipped for one in shown)
 
 
-# ── What is wrong when it fires ──
+# ── Schedules that can't be fired ──
 
 
 async def test_a_template_that_is_disabled(world: World) -> None:
@@ -636,11 +636,11 @@ async def test_a_topic_with_its_own_key_takes_allow_only(world: World) -> None:
     await world.schedules.put("s", MAIL, HOURLY, missed="all")
     await world.pass_(2.5 * HOUR)
     await world.fire()
-    assert await world.told() == {1: "job", 2: "live"}  # as the topic says
+    assert await world.told() == {1: "job", 2: "live"}  # by the key of the topic
 
 
 async def test_a_key_that_is_taken_once_and_for_ever(world: World) -> None:
-    """It is recorded, and the other schedules in the batch don't notice."""
+    """The refused time is recorded, and the other schedules of the batch fire."""
 
     async def daily(ctx: Context, day: str) -> None: ...
 
@@ -661,7 +661,7 @@ async def test_a_key_that_is_taken_once_and_for_ever(world: World) -> None:
 
 
 async def test_one_time_that_is_refused_costs_no_other_time_its_job(world: World) -> None:
-    """Three times are due after an outage: two of today, whose key is taken, and one of tomorrow."""
+    """After an outage, the time whose key is taken is recorded as invalid. The other due time gets its job."""
 
     async def daily(ctx: Context, day: str) -> None: ...
 
@@ -687,7 +687,7 @@ def declare(jobs: Jobs, *when: Any, **policy: Any) -> None:
 
 
 async def deployed(world: World, *when: Any, **policy: Any) -> list[Schedule]:
-    """A new release is started."""
+    """Publish the templates and schedules of a new release. Return the schedules that have changed."""
     async with virtual_jobs(world.harness, by="deploy") as jobs:
         declare(jobs, *when, **policy)
         await jobs.templates.publish()
@@ -738,7 +738,7 @@ async def test_a_schedule_that_the_code_has_lost_is_paused_until_it_is_back(worl
     assert await world.told("daily") == {1: "job", 2: "paused", 3: "job"}
     assert await world.told("report") == {1: "job", 2: "job", 3: "job"}
     [gone] = await deployed(world, HOURLY)
-    deleted = await world.schedules.delete("daily")  # nobody declares it
+    deleted = await world.schedules.delete("daily")  # no code declares it
     assert deleted is not None
     assert deleted.id == gone.id
 
@@ -788,7 +788,7 @@ async def test_newer_time_zone_data_finds_the_next_times_anew(world: World, monk
     assert await world.schedules.firing.find_times_anew(store) == 0
     found = await world.schedules.get("s")
     assert (found.next_run_at, found.zone_data, found.revision) == (one.next_run_at, "2099z", one.revision)
-    assert (await world.schedules.get("due")).zone_data == due.zone_data  # it is about to fire, as announced
+    assert (await world.schedules.get("due")).zone_data == due.zone_data  # it is due, and fires as announced
     await world.fire()
     assert (await world.schedules.get("due")).zone_data == "2099z"
     assert await world.told("due") == {1: "job"}
@@ -797,7 +797,7 @@ async def test_newer_time_zone_data_finds_the_next_times_anew(world: World, monk
 
 
 async def test_a_zone_that_this_machine_does_not_know(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another machine may. The schedule waits for it, and the others go on."""
+    """Another machine may know it. The schedule waits for that machine, and the other schedules go on."""
     await world.schedules.put("s", MAIL, Cron("0 * * * *", "Europe/Berlin"), missed="all")
     await world.schedules.put("other", MAIL, HOURLY)
     known = rowlock.zones.zone
@@ -923,7 +923,7 @@ async def test_a_schedule_commits_and_rolls_back_with_the_callers_data(
 ) -> None:
     async with await _jobs_at(kind) as jobs:
         await jobs.schedules.list()
-        if isinstance(kind.caller(), SyncCaller):  # here it may block the loop
+        if isinstance(kind.caller(), SyncCaller):  # in this test, sync calls may block the loop
             monkeypatch.setattr(rowlock.client.enqueue, "running_loop", lambda: None)
         with suppress(Oops):
             async with kind.transaction():
@@ -934,7 +934,7 @@ async def test_a_schedule_commits_and_rolls_back_with_the_callers_data(
         async with kind.transaction():
             await kind.order(1)
             new = await jobs.schedules.put("s", MAIL, HOURLY, conn=kind.conn)
-            assert await _names(kind) == []  # not yet
+            assert await _names(kind) == []  # not committed yet
         assert (await kind.place.committed(), await _names(kind)) == (([1], []), ["s"])
         assert await jobs.schedules.get("s") == new
         with suppress(Oops):
@@ -944,7 +944,7 @@ async def test_a_schedule_commits_and_rolls_back_with_the_callers_data(
                 raise Oops
         assert await jobs.schedules.get("s") == new
         async with kind.transaction():
-            with pytest.raises(ScheduleNotFound):  # and the transaction goes on
+            with pytest.raises(ScheduleNotFound):  # the transaction goes on after the error
                 await jobs.schedules.delete("t", conn=kind.conn)
             with pytest.raises(ScheduleExists):
                 await jobs.schedules.put("s", MAIL, HOURLY, conn=kind.conn, revision=0)

@@ -86,7 +86,7 @@ LEAVES: list[Any] = [
     int | bytes, Cat | Dog | int | None, Box | datetime | None,
 ]  # fmt: skip
 KEYS: list[Any] = [str, int, float, datetime, date, time, timedelta, UUID, Decimal, bytes, Color, Level, Literal["a"]]
-# mypy takes list[…] for an annotation.
+# This hides list[…] from mypy, which would take it for an annotation.
 GENERIC: Any = SimpleNamespace(list=list, tuple=tuple, dict=dict, optional=Optional)
 WRAPPERS: list[Callable[[Any], Any]] = [
     lambda hint: GENERIC.list[hint],
@@ -168,7 +168,7 @@ def test_they_agree_about_every_text_and_number(hint: Any) -> None:
 @settings(max_examples=100, deadline=None)
 @given(value=JSON)
 def test_what_the_schema_of_a_pydantic_model_accepts_the_model_accepts(hint: Any, value: Any) -> None:
-    """Not the reverse: a model may convert what it gets, such as "1" to 1."""
+    """The reverse does not hold: a model may convert a value, such as "1" to 1."""
     validator, arguments = checks(hint)
     for payload in ({"x": value}, {"x": [value]}):
         assert accepts(arguments.values, payload) or not accepts(validator.check, payload)
@@ -192,7 +192,7 @@ def test_what_the_schema_of_a_pydantic_model_accepts_the_model_accepts(hint: Any
     ids=str,
 )
 def test_what_a_task_enqueues_fits_its_schema(hint: Any, value: Any) -> None:
-    """And comes back as it was. A default is in the schema, and fits it as well."""
+    """The value also comes back unchanged. If it is a default, it is in the schema and fits it as well."""
     validator, arguments = checks(hint, default=value)
     payload = arguments.payload([value], {})
     validator.check(payload)
@@ -270,7 +270,7 @@ for _ in range(3000):
     ids=range(7),
 )
 def test_what_is_no_json_is_named(value: Any, code: str) -> None:
-    """By name, in a process that has the schema only."""
+    """The error names the field, also in a process that has only the schema."""
     with pytest.raises(InvalidInput) as refused:
         Validator({"properties": {"x": {"type": "string", "format": "datetime"}}}).check({"x": value})
     assert (refused.value.code, refused.value.field.startswith("payload.x")) in [(code, True), ("bad_payload", True)]

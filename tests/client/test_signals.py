@@ -1,4 +1,4 @@
-"""jobs.signal, jobs.wake, addresses of callbacks, and tasks that are run elsewhere."""
+"""jobs.signal, jobs.wake, addresses of callbacks, and tasks that other programs run."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ async def enqueued(jobs: Jobs, **options: Any) -> str:
 
 
 async def read(jobs: Jobs, job_id: str, **asked: Any) -> Any:
-    """What the next run of the job gets for its wait: the data, or the state if there is none."""
+    """Return what the next run of the job gets for its wait: the data, or the state if there is no data."""
     store = await jobs._store()
     taken = await take(store, await run_of(store, job_id), **asked)
     return taken.state if taken.result is None else taken.result
@@ -67,7 +67,7 @@ async def test_a_signal_is_kept_for_a_job_that_has_not_asked_yet(jobs: Jobs) -> 
 
 
 async def test_a_signal_rings_the_bell(jobs: Jobs, url: str) -> None:
-    """A worker elsewhere looks at once."""
+    """The doorbell wakes a worker in another process at once."""
     job_id = await enqueued(jobs)
     await waiting(await jobs._store(), job_id)
     other = open_store(url)
@@ -116,7 +116,7 @@ async def test_an_id_counts_once(jobs: Jobs) -> None:
         await jobs.signal(job_id, "paid", 2, id="charge-1")
     assert (refused.value.why, refused.value.job_id) == ("known", job_id)
     await jobs.signal(job_id, "paid", 3, id="charge-2")
-    await jobs.signal(other, "paid", 4, id="charge-1")  # ids belong to a job
+    await jobs.signal(other, "paid", 4, id="charge-1")  # another job may have a signal with the same id
 
 
 @pytest.mark.parametrize("bad", ["", "@callback:decision#1", "x" * 513])
@@ -157,7 +157,7 @@ async def test_a_handler_can_not_signal_its_own_job(jobs: Jobs) -> None:
             await jobs.signal(job_id, "decision", 1)
 
     await asyncio.create_task(handler())
-    await jobs.signal(job_id, "decision", 1)  # outside of the handler it may be
+    await jobs.signal(job_id, "decision", 1)  # allowed outside of the handler
 
 
 # ── By key ──
@@ -371,7 +371,7 @@ def test_public_urls_that_are_none(bad: str) -> None:
     assert (refused.value.field, refused.value.code) == ("public_url", "bad_url")
 
 
-# ── Tasks that are run elsewhere ──
+# ── Tasks that other programs run ──
 
 
 async def test_an_external_task_is_enqueued_here_and_run_elsewhere(jobs: Jobs) -> None:

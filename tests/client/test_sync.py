@@ -1,4 +1,4 @@
-"""jobs.sync: from threads, after fork, in an event loop, after close. It works, or says what to do; it never hangs."""
+"""jobs.sync from threads, after fork, in an event loop, after close: it works, or says what to do. It never hangs."""
 
 import asyncio
 import os
@@ -57,7 +57,7 @@ def test_the_same_verbs(jobs: Jobs) -> None:
 
 
 def verbs(of: type) -> set[str]:
-    """The names of the public async methods."""
+    """Return the names of the public async methods."""
     return {name for name, value in vars(of).items() if asyncio.iscoroutinefunction(value) and name[0] != "_"}
 
 
@@ -160,11 +160,11 @@ def test_closing_wakes_whoever_waits(jobs: Jobs) -> None:
     thread.join(30)
     assert not thread.is_alive()
     [error] = outcome
-    assert isinstance(error, errors.StoreClosed | errors.OutcomeUnknown)  # the latter in the middle of a look
+    assert isinstance(error, errors.StoreClosed | errors.OutcomeUnknown)  # OutcomeUnknown: the close came during a look
 
 
 def in_a_child(jobs: Jobs) -> str:
-    """What an enqueue after fork() comes to."""
+    """Enqueue a job in a child after fork(). Return its id, or the error."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -184,7 +184,7 @@ def in_a_child(jobs: Jobs) -> str:
 def test_after_fork_the_child_goes_on_or_is_told_what_to_do(jobs: Jobs, url: str) -> None:
     jobs.sync.enqueue("mail")
     answer = in_a_child(jobs)
-    if url.startswith("sqlite"):  # its locks don't survive a fork
+    if url.startswith("sqlite"):  # SQLite's locks don't survive a fork
         assert answer.startswith("ForkedStore")
         assert "Fork first and open later" in answer
     else:
@@ -194,7 +194,7 @@ def test_after_fork_the_child_goes_on_or_is_told_what_to_do(jobs: Jobs, url: str
 
 def test_forked_before_it_was_used(jobs: Jobs) -> None:
     if "sqlite" in jobs.settings.url:
-        asyncio.run(_migrate(jobs))  # opened and closed again: nothing crosses the fork
+        asyncio.run(_migrate(jobs))  # the store is closed again, so nothing crosses the fork
     assert jobs.sync.get(in_a_child(jobs)).topic == "child"
 
 
@@ -231,7 +231,7 @@ def test_a_first_use_inside_a_transaction_is_told_to_open_earlier(
 
 
 def test_opened_and_closed_by_several_threads_at_once(tmp_path: Path) -> None:
-    """None of them waits for another that waits for it, and whoever comes last has it open."""
+    """The threads don't deadlock, and the Jobs can be used afterwards."""
     jobs = Jobs(f"sqlite:///{tmp_path}/jobs.db")
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""Tasks: arguments in, payload out, and back; wrong ones are refused before anything is written."""
+"""Tasks turn arguments into a payload, and back. Wrong arguments are refused before anything is written."""
 
 import dataclasses
 import enum
@@ -75,7 +75,7 @@ def test_arguments_survive_the_payload() -> None:
     payload = arguments.payload((), given)
     assert payload["names"] == {"1": "one"}
     assert payload["customer"] == {"name": "Ada", "age": 36}
-    assert arguments.values(payload) == given  # what was left out keeps the function's own default
+    assert arguments.values(payload) == given  # omitted arguments keep the defaults of the function
 
 
 class Strict(pydantic.BaseModel):
@@ -183,7 +183,7 @@ def test_a_job_parameter_is_given_by_the_worker() -> None:
 
     def first(job: Job, n: int) -> None: ...
 
-    assert Arguments(first).payload((1,), {}) == {"n": 1}  # it takes no place among the arguments
+    assert Arguments(first).payload((1,), {}) == {"n": 1}  # `job` is not counted among the arguments
 
 
 def test_open_ended_handlers_take_any_field() -> None:

@@ -1,4 +1,4 @@
-"""jobs.tokens: what it makes, lists and revokes, and what it refuses."""
+"""jobs.tokens makes, lists and revokes tokens, and refuses bad input."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

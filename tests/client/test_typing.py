@@ -1,4 +1,4 @@
-"""A typed `.enqueue`: mypy AND pyright accept what is right and refuse what is wrong."""
+"""A typed `.enqueue`: mypy AND pyright accept right calls and refuse wrong calls."""
 
 import json
 import re
@@ -17,7 +17,7 @@ def run(*command: str) -> str:
     return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True).stdout
 
 
-Faults = set[tuple[str, int]]  # the file and line of each
+Faults = set[tuple[str, int]]  # the file and line of each error
 
 
 def mypy(*files: str) -> Faults:
@@ -34,5 +34,5 @@ def pyright(*files: str) -> Faults:
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
 def test_the_checkers_agree_with_us(checker: Callable[..., Faults]) -> None:
-    """Both files at once: most of their time goes into what these import."""
+    """Each checker gets both files at once, because it spends most of its time on their imports."""
     assert checker(str(HERE / "good.py"), str(HERE / "bad.py")) == {("bad.py", line) for line in REFUSED}

@@ -1,4 +1,5 @@
-"""Who waits for work is woken by commits: ours, SQLAlchemy's and Django's by their hooks, others' by notify=True."""
+"""Commits wake the workers that wait for work: rowlock's own, those of SQLAlchemy and Django by their hooks, and those
+of other drivers by notify=True."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,10 +27,10 @@ async def jobs(url: str) -> AsyncIterator[Jobs]:
 
 @pytest.fixture
 async def listener(url: str) -> AsyncIterator[Store]:
-    """Another process's store, which listens already."""
+    """Yield a store as another process has it, which listens already."""
     store = open_store(url)
     await store.open()
-    while not await store.wait_for_work(1.0):  # its own start rings once
+    while not await store.wait_for_work(1.0):  # the start of the store rings once
         pass
     while await store.wait_for_work(0.05):
         pass

@@ -1,4 +1,4 @@
-"""explain(): every status, and everything that can stand in a pending job's way."""
+"""explain(): every status, and everything that can keep a pending job from running."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,7 +24,7 @@ def ahead(seconds: float) -> datetime:
 
 
 def job(**fields: Any) -> Job:
-    """One that was enqueued a minute ago, but for these fields."""
+    """Return a job that was enqueued a minute ago, with these fields changed."""
     reference = Reference(ago(60))
     [made] = reference.insert([new_job("0193fb1e-0000-7000-8000-000000000007", "mail")])
     return structs.replace(reference.rows[made.id].job, **fields)
@@ -90,7 +90,7 @@ def test_what_else_stands_in_the_way_is_told_too() -> None:
     answer = why(PAUSE, (), run_at=ahead(60))
     assert answer.code == "due_later"
     assert [detail.split()[1] for detail in answer.details] == ["Topic", "No"]
-    assert why(PAUSE, run_at=ahead(60)).details[1:] == []  # workers that could take it are no hindrance
+    assert why(PAUSE, run_at=ahead(60)).details[1:] == []  # workers that could take the job are not named
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Schedules by brute force: a second opinion on core.cron, which shares no code with it and does not use cronsim.
 
-`Walk` walks through a few days minute by minute, in UTC, and asks zoneinfo what the clocks show. Wall times that they
-never show are in a gap. `by_fold` is for years: it asks zoneinfo about each wall time, by the rules of PEP 495.
+`Walk` walks through a few days minute by minute, in UTC, and asks zoneinfo what the clocks show. Wall times that the
+clocks never show are in a gap. `by_fold` is for years: it asks zoneinfo about each wall time, by the rules of PEP 495.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Expected(NamedTuple):
 
 
 class Fields:
-    """A cron expression, read item by item into the numbers that it allows."""
+    """A cron expression as sets of the numbers that it allows, read item by item."""
 
     def __init__(self, expression: str) -> None:
         minute, hour, self.day, month, self.weekday = expression.upper().split()
@@ -97,7 +97,7 @@ class Walk:
     def __init__(self, zone: ZoneInfo, start: datetime, end: datetime) -> None:
         self.start, self.end = start, end
         self.shown: dict[tuple[date, int], list[datetime]] = {}  # by date and minute of the day
-        self.jumps: list[tuple[datetime, datetime, datetime]] = []  # clocks show the first, then at once the second, at
+        self.jumps: list[tuple[datetime, datetime, datetime]] = []  # the clocks jump from the first to the second, at
         at = start.replace(second=0, microsecond=0) - 2 * DAY
         before = at.astimezone(zone).replace(tzinfo=None)
         while at < end + 2 * DAY:

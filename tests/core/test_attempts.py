@@ -1,4 +1,4 @@
-"""Job.attempts: what a job has been charged for."""
+"""Job.attempts: the runs that a job was charged for, and its current run."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +15,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
     ("status", "columns", "attempts"),
     [
         (Status.PENDING, {"version": 0}, 0),
-        (Status.PENDING, {"version": 7}, 0),  # snoozed, given back or resumed: charged nothing
+        (Status.PENDING, {"version": 7}, 0),  # snoozed, given back or resumed: not charged
         (Status.PENDING, {"version": 2, "retries": 2}, 2),
         (Status.BLOCKED, {"retries": 1}, 1),
         (Status.PROCESSING, {"version": 9}, 1),
@@ -28,7 +28,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         (Status.EXPIRED, {"started_at": NOW, "retries": 3}, 4),  # its last run has crashed
         (Status.CANCELLED, {"retries": 1, "cancel_requested_at": NOW, "finished_at": NOW}, 1),  # before another run
         (Status.CANCELLED, {"cancel_requested_at": NOW, "finished_at": NOW + timedelta(microseconds=1)}, 1),
-        (Status.CANCELLED, {"cancel_requested_at": None, "finished_at": NOW}, 1),  # by its own handler
+        (Status.CANCELLED, {"cancel_requested_at": None, "finished_at": NOW}, 1),  # cancelled by its handler
     ],
 )
 def test_attempts_are_charged_executions_and_the_current_one(

@@ -25,7 +25,7 @@ SURROGATE = "\ud800"
 
 
 def nested(depth: int) -> Any:
-    """`depth` containers, one in the other."""
+    """Return `depth` containers, one inside the other."""
     value: Any = []
     for _ in range(depth - 1):
         value = [value]
@@ -91,7 +91,7 @@ def test_nothing_is_an_empty_object(payload: dict[str, Any] | None) -> None:
 
 def test_exactly_a_mebibyte_is_accepted() -> None:
     for filling in ("x", "é", "\N{GRINNING FACE}", '"'):
-        size = len(filling.encode()) if filling != '"' else 2  # escaped
+        size = len(filling.encode()) if filling != '"' else 2  # because it is escaped
         room = MAX_BYTES - len('{"a":""}')
         text = filling * (room // size) + "x" * (room % size)
         assert len(encode_payload({"a": text}).encode()) == MAX_BYTES
@@ -143,7 +143,7 @@ CODES = {code for _, _, code in REFUSED}
 
 
 def _encoded(value: Any) -> Any:
-    """What comes back, or the code of why it was refused. Anything else that is raised is a bug."""
+    """Return the encoded and decoded value, or the code of the refusal. Any other exception is a bug."""
     try:
         return decode(encode(value, "result"))
     except InvalidInput as refused:
@@ -152,7 +152,7 @@ def _encoded(value: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["str", "int", "float", "dict", "list"])
 def test_subclasses_never_crash(kind: str) -> None:
-    """Encoded as their base, or refused as not_json; never another exception."""
+    """A subclass is encoded as its base or refused as not_json. It never raises another exception."""
     base: dict[str, Any] = {"str": "x", "int": 1, "float": 1.5, "dict": {"a": 1}, "list": [1]}
     mine = type("Mine", (type(base[kind]),), {})(base[kind])
     assert _encoded({"a": mine}) in ({"a": base[kind]}, "not_json")
@@ -178,9 +178,9 @@ values = st.recursive(
 def test_what_is_accepted_comes_back_exactly(payload: dict[str, Any]) -> None:
     text = encode_payload(payload)
     back = decode(text)
-    assert repr(back) == repr(payload)  # also tells 1 from 1.0 and 0.0 from -0.0
+    assert repr(back) == repr(payload)  # repr also tells 1 from 1.0, and 0.0 from -0.0
     assert encode_payload(back) == text
-    assert repr(json.loads(text)) == repr(payload)  # and it is JSON for everyone else
+    assert repr(json.loads(text)) == repr(payload)  # other JSON parsers read the same
 
 
 anything = st.recursive(

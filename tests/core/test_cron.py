@@ -21,13 +21,14 @@ from tests.core.cron_oracle import Expected, Fields, Walk, by_fold, dates
 
 FULL = os.environ.get("ROWLOCK_PROOF") == "full"
 SHARDS = 20
-FEW = (6, 5)  # windows of a shard, cases of a window: 600 in all
-MANY = (100, 10)  # 20,000
+FEW = (6, 5)  # windows per shard, cases per window: 600 cases in all
+MANY = (100, 10)  # 20,000 cases in all
 SIZE = MANY if FULL else FEW
 DAY = timedelta(days=1)
 BERLIN = ZoneInfo("Europe/Berlin")
 
-# Changes by half an hour, two hours, a day; at midnight; around Ramadan; winter time as the exception.
+# Zones whose clocks change in odd ways: by half an hour, by two hours, by a day, at midnight, around Ramadan, and one
+# whose winter time is the exception.
 ALWAYS = (
     "Australia/Lord_Howe",
     "Africa/Casablanca",
@@ -180,7 +181,7 @@ def cases(shard: int, size: tuple[int, int]) -> Iterator[Case]:
 
 
 def never_fires(cron: Cron) -> bool:
-    """True if no date fits, by the check and by the oracle."""
+    """Return True if no date fits the expression, by the check and by the oracle."""
     try:
         assert check_when(cron) == cron
     except InvalidInput as error:
@@ -223,7 +224,7 @@ def test_every_zone_takes_part_in_the_full_run() -> None:
 
 @pytest.mark.parametrize("seed", range(200 if FULL else 12))
 def test_moments_of_years(seed: int) -> None:
-    """Sparse schedules, which jump over long spans. The other oracle has no minutes to walk through."""
+    """Sparse schedules jump over long spans. Here the oracle is `by_fold`, which does not walk minute by minute."""
     random = Random(f"years {seed}")
     name = random.choice((*ALWAYS, random.choice(ZONES), "America/New_York", "Europe/Berlin"))
     zone = ZoneInfo(name)
@@ -246,24 +247,24 @@ def test_moments_of_years(seed: int) -> None:
         assert found == by_fold(Fields(expression), zone, start, end, cron.gap, cron.overlap), (cron, start)
 
 
-# --- The cases notice mistakes
+# --- Wrong implementations that the cases must notice
 
 
 def wrong_cronsim(case: Case) -> Iterator[datetime]:
-    """cronsim's own idea of a zone: there is one of a doubled time, always."""
+    """Use cronsim on aware times: of a doubled time, it always yields only one."""
     for at in CronSim(_calendar(case.cron.expression).text, case.start.astimezone(case.zone)):
         yield at.astimezone(UTC)
 
 
 def wrong_wall_times(case: Case) -> Iterator[datetime]:
-    """What one writes first: the next wall time, in the zone."""
+    """Put the zone on the next wall time: the obvious but wrong way."""
     wall = case.start.astimezone(case.zone).replace(tzinfo=None)
     for at in CronSim(_calendar(case.cron.expression).text, wall):
         yield at.replace(tzinfo=case.zone).astimezone(UTC)
 
 
 def wrong_cron(**wrong: dict[str, Any]) -> Callable[[Case], Iterator[datetime]]:
-    """One policy is taken for another."""
+    """Return a variant that takes one policy for another."""
 
     def variant(case: Case) -> Iterator[datetime]:
         changed = {name: other[getattr(case.cron, name)] for name, other in wrong.items()}
@@ -275,21 +276,21 @@ def wrong_cron(**wrong: dict[str, Any]) -> Callable[[Case], Iterator[datetime]]:
 
 
 def wrong_hours(case: Case) -> Iterator[datetime]:
-    """A schedule by the hour is taken for one with fixed times."""
+    """Take a schedule by the hour for one with fixed times."""
     fields = Fields(case.cron.expression)
     fields.goes_on = False
     yield from case.walk.expect(fields, case.cron.gap, case.cron.overlap).fires
 
 
 def wrong_days(case: Case) -> Iterator[datetime]:
-    """Day and weekday must both match, always."""
+    """Require that day and weekday both match, always."""
     fields = Fields(case.cron.expression)
     fields.both = True
     yield from case.walk.expect(fields, case.cron.gap, case.cron.overlap).fires
 
 
 def wrong_offset(case: Case) -> Iterator[datetime]:
-    """The offset of the start is used to the end."""
+    """Use the zone's offset at the start until the end."""
     fixed = timezone(case.start.astimezone(case.zone).utcoffset() or timedelta())
     for one in moments(case.cron, case.start, fixed):
         yield one.at
@@ -327,35 +328,35 @@ def utc(text: str) -> datetime:
 @pytest.mark.parametrize(
     ("cron", "after", "expected"),
     [
-        # No 30 December in Samoa.
+        # Samoa skipped 30 December 2011.
         (Cron("0 12 * * *", "Pacific/Apia"), "2011-12-29 23:00", ["2011-12-30 10:00", "2011-12-30 22:00"]),
         (Cron("0 12 * * *", "Pacific/Apia", "skip"), "2011-12-29 00:00", ["2011-12-29 22:00", "2011-12-30 22:00"]),
         (Cron("0 0 30 12 *", "Pacific/Apia"), "2011-01-01 00:00", ["2011-12-30 10:00", "2012-12-29 10:00"]),
-        # Half an hour.
+        # The clocks change by half an hour.
         (Cron("15 2 * * *", "Australia/Lord_Howe"), "2026-10-03 00:00", ["2026-10-03 15:30", "2026-10-04 15:15"]),
         (
             Cron("45 1 * * *", "Australia/Lord_Howe", overlap="both"),
             "2026-04-04 00:00",
             ["2026-04-04 14:45", "2026-04-04 15:15", "2026-04-05 15:15"],
         ),
-        # Two hours.
+        # The clocks change by two hours.
         (Cron("30 2 * * *", "Antarctica/Troll"), "2026-03-28 12:00", ["2026-03-29 01:00", "2026-03-30 00:30"]),
         (
             Cron("30 1,2 * * *", "Antarctica/Troll", overlap="both"),
             "2026-10-24 12:00",
             ["2026-10-24 23:30", "2026-10-25 00:30", "2026-10-25 01:30", "2026-10-25 02:30", "2026-10-26 01:30"],
         ),
-        # There is no midnight, and a late evening twice.
+        # One day has no midnight, and another has its last hour twice.
         (Cron("0 0 * * *", "Africa/Cairo"), "2025-04-24 12:00", ["2025-04-24 22:00", "2025-04-25 21:00"]),
         (
             Cron("30 23 * * *", "Africa/Cairo", overlap="second"),
             "2025-10-30 12:00",
             ["2025-10-30 21:30", "2025-10-31 21:30"],
         ),
-        # By the hour: nothing is moved, nothing is left out.
+        # A schedule by the hour: no time is moved, none is left out.
         (Cron("30 * * * *", "Europe/Berlin"), "2026-03-28 23:45", ["2026-03-29 00:30", "2026-03-29 01:30"]),
         (Cron("30 0-23 * * *", "Europe/Berlin"), "2026-10-24 23:45", ["2026-10-25 00:30", "2026-10-25 01:30"]),
-        # The changed clock itself fires once.
+        # The moved times fall on a time of the schedule: it fires once.
         (Cron("0,30 2,3 * * *", "Europe/Berlin"), "2026-03-29 00:00", ["2026-03-29 01:00", "2026-03-29 01:30"]),
         # The doubled hour goes back over midnight: the next day begins before this one has ended.
         (
@@ -503,7 +504,7 @@ def test_every_takes_seconds_and_timedeltas(seconds: Any) -> None:
         (Every(2 * 86_400), "Every 2 days"),
         (Every(7200, utc("2026-01-01 00:30")), "Every 2 hours, counted from 2026-01-01 00:30 UTC"),
         (Every(60, utc("2026-01-01 00:30:05")), "Every minute, counted from 2026-01-01 00:30:05 UTC"),
-        (Cron("0 9 1-31 * MON"), "At 09:00 every day (UTC)"),  # either is enough
+        (Cron("0 9 1-31 * MON"), "At 09:00 every day (UTC)"),  # day or weekday is enough
     ],
 )
 def test_in_words(when: Cron | Every, words: str) -> None:
@@ -535,7 +536,7 @@ def test_expressions_are_made_plain(written: str, plain: str) -> None:
 
 
 def test_the_same_value_with_a_step_is_one_value() -> None:
-    """cronsim takes 2-2/5 for 2/5."""
+    """cronsim reads 2-2/5 as 2/5, and rowlock must not."""
     found = islice(moments(Cron("0 2-2/5 * * *"), utc("2026-01-01"), UTC), 2)
     assert [one.at for one in found] == [utc("2026-01-01 02:00"), utc("2026-01-02 02:00")]
 

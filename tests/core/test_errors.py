@@ -1,4 +1,4 @@
-"""Errors carry their data, also out of another process."""
+"""Errors keep their data, also when they come from another process."""
 
 import multiprocessing
 import pickle
@@ -79,7 +79,7 @@ def test_errors_come_out_of_another_process() -> None:
 def test_the_tree() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BaseException)]
     assert [kind for kind in kinds if not issubclass(kind, RowlockError)] == [Suspend]
-    assert not issubclass(Suspend, Exception)  # no handler catches it by mistake
+    assert not issubclass(Suspend, Exception)  # so no `except Exception` of a handler catches it
     assert {kind.__name__ for kind in kinds} == {
         word for word in (errors.__doc__ or "").split() if word.isidentifier() and hasattr(errors, word)
     }

@@ -1,4 +1,4 @@
-"""What a value must be, in words, for types of every kind: also those that have no schema."""
+"""Say in words what a value must be, for types of every kind, including types without a schema."""
 
 import enum
 from datetime import datetime
@@ -18,7 +18,7 @@ class Colour(enum.Enum):
 
 
 class Own:
-    """Has no schema."""
+    """A class without a schema."""
 
 
 class Inner(Struct, forbid_unknown_fields=True):
@@ -26,7 +26,7 @@ class Inner(Struct, forbid_unknown_fields=True):
 
 
 class Loose(Struct):
-    """Has none either, because of one field."""
+    """A struct without a schema, because one field has none."""
 
     own: Own
     n: int | None = None

@@ -1,4 +1,4 @@
-"""The same mistake has the same fingerprint, and another mistake another one; and no text takes long to read."""
+"""The same mistake has the same fingerprint, and another mistake has another. No text takes long to read."""
 
 import traceback
 from collections.abc import Callable
@@ -240,7 +240,7 @@ def test_words_are_the_same_whatever_they_are_about(text: str) -> None:
     ],
 )  # fmt: skip
 def test_what_may_be_secret_is_no_part_of_it(text: str) -> None:
-    """Or whoever sees a fingerprint could try passwords until one has it; and each password were a group of its own."""
+    """Otherwise a reader of a fingerprint could try passwords until one fits, and each password would make a group."""
     words = ("hunter", "letmein", "correcthorse", "qwertz")
     found = {fingerprint("mail", text.replace("{}", word)) for word in words}
     assert len(found) == 1
@@ -290,7 +290,7 @@ def test_different_words_are_different() -> None:
 
 
 def test_what_nobody_knows_about_a_crash_is_no_part_of_it() -> None:
-    """The dead letters of earlier releases, which did not say it, stay in the same group."""
+    """Earlier releases did not say that nothing is known of the crash. Their dead letters stay in the same group."""
     found = {fingerprint("mail", f"{CRASH_ERROR}: worker {one}") for one in ("w1", "w1.local", "host-7-ab12")}
     found |= {fingerprint("mail", f"{CRASH_ERROR}: worker {one}{CRASH_UNSEEN}") for one in ("w2", "host-8-cd34")}
     assert len(found) == 1
@@ -321,14 +321,14 @@ NASTY = [
 ]  # fmt: skip
 
 
-@pytest.mark.timeout(20)  # the worst takes some 10 ms; a search that goes wild took a minute and a half
+@pytest.mark.timeout(20)  # the worst text takes some 10 ms; a runaway search took a minute and a half
 @pytest.mark.parametrize("piece", NASTY)
 def test_no_text_takes_long(piece: str) -> None:
     for text in (piece * (1_000_000 // len(piece)), f"x {piece * 60_000}", f"\n at {piece * 20_000}:1:"):
         fingerprint("mail", text)
 
 
-# ── Who has one ──
+# ── Which jobs have a fingerprint ──
 
 
 def test_only_what_fails_for_good_has_one() -> None:

@@ -1,4 +1,4 @@
-"""core.flows: what `plan` decides, whatever the order in which parents end; and the helpers around it."""
+"""core.flows: `plan`, which decides the same in whatever order parents end, and the helpers around it."""
 
 import copy
 import itertools
@@ -96,7 +96,7 @@ def decide(
 
 
 def orders(decided: Plan) -> dict[str, str]:
-    """What is done to whom."""
+    """Return the order that the plan gives for each job id."""
     return {one.id: type(order).__name__ for order, rows in decided.orders for one in rows}
 
 
@@ -118,7 +118,7 @@ def test_a_parent_that_is_gone_counts_as_deleted() -> None:
     [(order, _)] = decided.orders
     assert order.reason == f"p1 ({job_id(1)}) was deleted"
     decided = decide({1: Ended(None)}, [row(9)], [edge(9, 1, ended="completed", verdict="pass")])
-    assert orders(decided) == {job_id(9): "Start"}  # the edge knows better
+    assert orders(decided) == {job_id(9): "Start"}  # the edge has recorded an earlier end
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.BLOCKED])
@@ -161,7 +161,7 @@ def test_a_cancel_and_a_requeue_reach_the_children() -> None:
 
 @given(st.integers(1, 6), st.randoms(use_true_random=False))
 def test_the_end_of_a_call_is_told_once(count: int, rng: random.Random) -> None:
-    """And only by the last of its jobs."""
+    """Only the last of its jobs to end tells the end of a call."""
     owner = row(9, Status.WAITING)
     edges = [edge(9, n, call=1, place=n, fills=True) for n in range(count)]
     order = list(range(count))
@@ -186,7 +186,7 @@ def written(edges: Sequence[Edge], decided: Plan) -> list[Edge]:
 
 
 class World:
-    """Children 100, 101, … wait for parents 0, 1, …, which end. `advance` does what a store does."""
+    """Children 100, 101, … wait for parents 0, 1, …, which end. `advance` applies plans as a store does."""
 
     def __init__(self, children: dict[int, list[Edge]], payloads: dict[int, str]) -> None:
         self.edges = [one for edges in children.values() for one in edges]
@@ -209,7 +209,7 @@ class World:
                 own |= self.apply(order, chosen)
 
     def apply(self, order: Order, chosen: Sequence[Row]) -> set[str]:
-        """Return the jobs whose lines are noted by it."""
+        """Apply an order to the rows. Return the ids of the jobs whose lines it notes."""
         done = patches(move_all(chosen, order, US, {}))
         assert len(done) == len(chosen), "a plan is never refused"
         for before, patch in done:
@@ -220,7 +220,7 @@ class World:
         return {owner for line in lines(done) if (owner := owner_of(line)) and self.rows[owner].status in LIVE}
 
     def check(self) -> None:
-        """Nobody waits for nothing, nobody runs too early."""
+        """Check that no job waits without a reason, and no job runs too early."""
         for child, one in self.rows.items():
             own = [edge for edge in self.edges if edge.child == child]
             still = [edge for edge in own if edge.is_open]
@@ -269,7 +269,7 @@ def worlds(draw: st.DrawFn) -> tuple[World, dict[int, Ended]]:
 
 @given(worlds(), st.randoms(use_true_random=False))
 def test_the_order_of_ends_does_not_matter(given_: tuple[World, dict[int, Ended]], rng: random.Random) -> None:
-    """All at once, or one by one in any order: the same jobs start, with the same payloads, and each once."""
+    """Parents end all at once, or one by one in any order: the same jobs start, once, with the same payloads."""
     world, ends = given_
     at_once, one_by_one = copy.deepcopy(world), copy.deepcopy(world)
     at_once.parents = dict(ends)
@@ -300,8 +300,8 @@ def test_a_second_look_changes_nothing(given_: tuple[World, dict[int, Ended]]) -
 
 @given(worlds(), st.randoms(use_true_random=False))
 def test_requeues_bring_back_what_they_have_stopped(given_: tuple[World, dict[int, Ended]], rng: random.Random) -> None:
-    """Parents fail, come back in any order, and complete: then all is as if they had completed at first, but for jobs
-    that have run already."""
+    """Parents fail, come back in any order, and complete. Then all jobs that have not run yet stand as if the parents
+    had completed at first."""
     world, ends = given_
     fine = {n: one if one.status == "completed" else ended("completed", rng.randrange(10)) for n, one in ends.items()}
     straight = copy.deepcopy(world)
@@ -345,7 +345,7 @@ STRANGE = (
     ),
 )
 def test_a_condition_can_read_whatever_a_parent_returns(condition: str, result: Any) -> None:
-    """It never raises: that would keep the parent from its end."""
+    """A condition never raises, because an exception would keep the parent from ending."""
     known = Ended("completed", json.dumps(result))
     decided = decide({1: known}, [row(9)], [edge(9, 1, condition=condition, fills=True)])
     assert orders(decided)[job_id(9)] in ("Start", "Stop")
@@ -370,7 +370,7 @@ def test_a_derived_id(parts: list[Any], seed: Any) -> None:
     parent = f"0193fb1e-0000-7{str(seed)[15:]}"
     made = derived_id(parent, *parts)
     assert made == derived_id(parent, *parts) == check_id(made)
-    assert made[:13] == parent[:13]  # its time
+    assert made[:13] == parent[:13]  # its timestamp
     assert made != parent
     assert made != derived_id(parent, *parts, "x")
     assert made != derived_id(derived_id(parent), *parts)
@@ -424,7 +424,7 @@ values = st.recursive(
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=2), values), st.randoms(use_true_random=False))
 def test_what_is_cut_out_is_filled_in(payload: dict[str, Any], rng: random.Random) -> None:
-    """Cut parts out of a payload, as results of parents: filled in, it is what it was."""
+    """Replace parts of a payload by results of parents. With the results filled in, the payload is the same again."""
     results: dict[str, str | None] = {}
 
     def cut(value: Any) -> Any:
@@ -518,7 +518,7 @@ def test_the_status_of_a_flow(counts: dict[str, int], data: st.DataObject) -> No
 
 
 def test_a_parent_that_did_not_complete_gives_null() -> None:
-    """Also for a part of its result: a job that runs anyway, or is released, must be able to run."""
+    """A part of its result is null too, so that a job that runs anyway or is released can run."""
     payload = '{"whole": {"$result": "pay"}, "part": [{"$result": "pay.amount.cents"}]}'
     assert codec.decode(filled(payload, {})) == {"whole": None, "part": [None]}
     with pytest.raises(InvalidInput, match=r"there is no pay\.amount in the result of pay"):

@@ -52,7 +52,7 @@ def test_the_clock_is_followed_again_after_a_burst() -> None:
 
 
 def test_the_random_part_is_random() -> None:
-    """60 bits that are not the same in two makers at the same time."""
+    """The 60 random bits differ between two makers at the same time."""
     one, two = (IdMaker(lambda: AT, os.urandom).many(1000) for _ in range(2))
     assert not set(one) & set(two)
     assert {a[:18] for a in one} == {b[:18] for b in two}

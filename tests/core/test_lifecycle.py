@@ -1,4 +1,4 @@
-"""MOVES, decide and judge: the whole tables."""
+"""MOVES, decide and judge: each entry of the tables."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -67,7 +67,7 @@ def test_every_status_can_be_reached_and_left() -> None:
 
 
 def test_workers_are_fenced_except_when_they_claim() -> None:
-    """Signals and callbacks come from the outside, which knows no version: lock and status guard those."""
+    """Senders of signals and callbacks know no version. The row lock and the status guard these moves."""
     assert {name for name, move in MOVES.items() if move.fenced} == {
         name for name, move in MOVES.items() if move.by == "worker" and name != "claim"
     }
@@ -80,7 +80,7 @@ def test_only_held_jobs_can_be_written_by_workers() -> None:
 
 
 def test_nothing_but_requeue_brings_a_finished_job_back() -> None:
-    """The requeue of a job of a flow also brings back those that it has stopped: `block`."""
+    """The requeue of a job of a flow also brings back the jobs that it has stopped, by the move `block`."""
     finished = set(Status) - LIVE
     back = {name for name, move in MOVES.items() if move.sources & finished and move.targets & LIVE}
     assert back == {"requeue", "block"}
@@ -89,7 +89,8 @@ def test_nothing_but_requeue_brings_a_finished_job_back() -> None:
 
 
 def test_a_cancel_request_only_ends() -> None:
-    """Or it stays, for the last run of a job that was waiting: `cancel_wait` hands the job over, `claim` takes it."""
+    """The status ends or stays. It stays for the last run of a waiting job: `cancel_wait` makes the job claimable,
+    `claim` takes it."""
     ends = {Status.CANCELLED, Status.COMPLETED}
     stays = ("heartbeat", "progress", "checkpoint", "rescue", "claim", "cancel_wait")
     for name, move in MOVES.items():
@@ -105,7 +106,7 @@ def test_only_a_signal_or_time_or_an_operator_ends_a_wait() -> None:
 
 # ── decide ──
 
-# outcome -> in processing with retries left, in processing without, when a cancel was requested
+# outcome, then (event, status) of a job: with retries left, without retries left, with a cancel requested
 RETRY, DEAD, CANCELLED = ("retried", "pending"), ("failed", "failed"), ("cancelled", "cancelled")
 DONE, LATER, BACK = ("completed", "completed"), ("snoozed", "pending"), ("released", "pending")
 STEP = ("step_retried", "pending")
@@ -241,7 +242,7 @@ def test_the_entry_leaves_nothing_in_it_that_is_not_known() -> None:
 
 # ── judge ──
 
-JUDGEMENTS: list[tuple[Standing | None, Verdict]] = [  # of run 2, which wanted "retried"
+JUDGEMENTS: list[tuple[Standing | None, Verdict]] = [  # of run 2, which tried to settle "retried"
     (None, LOST),
     (Standing(Status.PENDING, 2, "retried"), Verdict(Answer.ALREADY, Status.PENDING)),
     (Standing(Status.PROCESSING, 3, "retried"), Verdict(Answer.ALREADY, Status.PROCESSING)),
@@ -260,7 +261,7 @@ JUDGEMENTS: list[tuple[Standing | None, Verdict]] = [  # of run 2, which wanted 
 
 
 def test_judge_without_a_lease() -> None:
-    """A waiting job that was cancelled has the version of its last run, which is over."""
+    """A cancelled waiting job has no lease, but still the version of its last run, which is over."""
     assert judge(2, "retried", Standing(Status.CANCEL_REQUESTED, 2, None)) == LOST
     assert judge(2, "retried", Standing(Status.CANCEL_REQUESTED, 2, "waited")) == LOST
     already = Verdict(Answer.ALREADY, Status.CANCEL_REQUESTED)
@@ -273,7 +274,7 @@ def test_judge(standing: Standing | None, verdict: Verdict) -> None:
     if standing is not None:
         ours = structs.replace(standing, worker="A")
         assert judge(2, "retried", ours, "A") == verdict
-        if verdict.answer is Answer.CHANGED:  # the run is open, but it is another's
+        if verdict.answer is Answer.CHANGED:  # the run is open, but belongs to another worker
             assert judge(2, "retried", ours, "B") == LOST
 
 
@@ -301,7 +302,7 @@ def test_ended_by_looks_at_the_worker_too() -> None:
     assert ended_by(1, Status.PENDING, 2, history, "A") == "released"
     assert ended_by(1, Status.PENDING, 2, history, "B") is None
     assert ended_by(2, Status.PENDING, 2, history, "B") == "rescued"
-    assert ended_by(2, Status.PENDING, 2, history, "A") is None  # who took it away was not its worker
+    assert ended_by(2, Status.PENDING, 2, history, "A") is None  # A took the job away, but was not its worker
     assert ended_by(3, Status.COMPLETED, 3, history, "C", "C") == "completed"
     assert ended_by(3, Status.COMPLETED, 3, history, "A", "C") is None
 
@@ -420,7 +421,7 @@ def test_a_callable_is_not_asked_when_no_retry_is_left() -> None:
     ("until", "delay"),
     [
         (timedelta(minutes=1), 60.0),
-        ((NOW + timedelta(minutes=1)).replace(tzinfo=None), 60.0),  # a naive time is taken for UTC
+        ((NOW + timedelta(minutes=1)).replace(tzinfo=None), 60.0),  # a naive time is read as UTC
         (float("nan"), 0.0),
         (float("inf"), MAX_DELAY),
     ],

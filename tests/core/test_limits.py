@@ -53,7 +53,7 @@ def refused(make: Any, field: str, code: str) -> None:
     assert (caught.value.field, caught.value.code) == (field, code)
 
 
-# ── What may be given ──
+# ── Which limits are valid ──
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_field_of_the_payload_has_one_spelling() -> None:
     assert value_in('{"payload.tenant":"a"}', "tenant") == "a", "a job of an older release"
 
 
-# ── Which limits hold ──
+# ── Which limits apply ──
 
 
 def test_what_was_put_takes_the_place_of_the_code() -> None:
@@ -224,7 +224,7 @@ def test_topics_share_a_limit_by_its_name() -> None:
 
 
 class Oracle:
-    """All that is held and all starts, one by one; nothing is summed up."""
+    """Keep each held job and each start one by one, without sums."""
 
     def __init__(self, rules: Mapping[str, Sequence[Rule]]) -> None:
         self.rules = rules
@@ -254,7 +254,7 @@ class Oracle:
         return any(value_in(share, one.limit.by) == value for one in same)
 
     def check(self) -> None:
-        """No limit was ever exceeded: every window that ends at a start is looked at."""
+        """Check that no limit was ever exceeded: look at every window that ends at a start."""
         for topic, rules in self.rules.items():
             for rule in rules:
                 for _, other, share in self.starts:
@@ -273,7 +273,7 @@ class Oracle:
 
 
 class Stored:
-    """What a store keeps of starts: counted in parts of a window."""
+    """The starts as a store keeps them: counted per part of a window."""
 
     def __init__(self) -> None:
         self.starts: dict[tuple[str, str, int], list[int]] = {}
@@ -366,7 +366,7 @@ def test_limits_hold_and_nothing_is_left_that_may_start(
             assert not waiting[key] or line[-1] < waiting[key][0]
         left = [key for key, line in waiting.items() if line and oracle.may_start(key[0], key[1] or None, now)]
         if len(picks) < count:
-            # Starts are counted as late as the last one of their part of a window: that much room may be hidden.
+            # All starts of a part of a window count until the last one leaves the window. So some room may be hidden.
             exact = [key for key in left if not _is_near_a_part(rules, key, oracle, now)]
             assert not exact, "work is left although there is room"
 
@@ -391,7 +391,7 @@ def _queue(
 
 
 def _is_near_a_part(rules: Mapping[str, Sequence[Rule]], key: tuple[str, str], oracle: Oracle, now: int) -> bool:
-    """True if a start left a window so shortly ago that it may count with a later one of the same part."""
+    """Return True if a start left a window so shortly ago that it may still count with a later start of its part."""
     windows = {
         window for all_ in rules.values() for rule in all_ for one in (rule.limit, *rule.values.values())
         if isinstance(one, Rate) for window in one.windows
@@ -417,7 +417,7 @@ def test_the_next_start_is_when_enough_starts_have_left_all_windows() -> None:
     assert room.next_at == 13 * SECOND
     room, _ = room_of(Rate(4, per=10, burst=1), now=5 * SECOND, starts=[(1 * SECOND, 3), (5 * SECOND, 1)])
     assert room.free(T, None) == 0
-    assert room.next_at == 11 * SECOND  # and not when the burst is over
+    assert room.next_at == 11 * SECOND  # the window ends later than the burst
     room, _ = room_of(Rate(4, per=10, burst=1), now=5 * SECOND, starts=[(5 * SECOND, 1)])
     assert room.free(T, None) == 0
     assert room.next_at == 5 * SECOND + 2_500_000
@@ -445,7 +445,7 @@ def test_a_clock_that_was_set_back_does_not_stop_a_topic() -> None:
 
 
 def test_topics_that_share_a_rate_may_have_different_windows_in_their_code() -> None:
-    """While a new version is deployed, say."""
+    """This happens while a new version is deployed."""
     shared = {"x": Rate(5, per=1, name="api", burst=2), "y": Rate(2, per=60, name="api")}
     rules = {topic: rules_of(topic, Limited((one,)), ()) for topic, one in shared.items()}
     room = Room(rules, [], 0)
@@ -487,7 +487,7 @@ def jobs(count: int, *, priority: int = 0, at: int = 0) -> list[Candidate]:
 
 
 class Claims:
-    """Claims of one topic, as stores make them: the ring begins behind the last turn, and the turn is kept."""
+    """Claim jobs of one topic as stores do: the ring begins after the last turn, and the turn is kept."""
 
     def __init__(self, lines: dict[str, list[Candidate]], weights: Mapping[str, int] | None = None) -> None:
         self.lines = lines
@@ -564,6 +564,6 @@ def test_priority_and_age_count_between_topics_but_turns_within_one() -> None:
     ring = Ring(room, T, [(a, jobs(2, at=10)), (b, jobs(2, priority=5, at=20))], Turn(), None)
     others = [Candidate(-9, 0, "z"), Candidate(0, 10, "y")]
     picks = choose(room, [ring], others, 4)
-    # `z` goes first. The head of the ring is a's first job, which is older than `y`; then it is b's turn.
+    # `z` goes first. Then comes a's first job at the head of the ring, which is older than `y`. Then it is b's turn.
     assert [pick.job.run_at for pick in picks] == [10, 20]
     assert choose(room, [ring], [Candidate(-9, n, "z") for n in range(4)], 4) == []

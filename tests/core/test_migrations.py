@@ -37,7 +37,7 @@ def test_white_space_at_line_ends_is_no_change_but_anything_else_is() -> None:
 
 FUNCTIONS = Functions(0, "functions", "-- one\nSELECT 1;\n", 2)
 DONE = {1: ONE.checksum, 2: TWO.checksum}
-# Of the functions' code, for each revision. If yours is another: raise REVISION in functions.py, and add a line here.
+# Checksums of the functions' code. If the code has another one, raise REVISION in functions.py and add a line here.
 REVISIONS = {
     1: "adeaea1a78574163f89181321aca7224a7dc68426112a25859484e639b5b73a1",
     2: "cff46330d4f9f7b9d3284578874338d5e8664446c7967ace410179a6fe52a615",
@@ -65,7 +65,7 @@ def test_when_functions_are_applied_again(applied: dict[int, str], due: bool) ->
     assert pending((*KNOWN, FUNCTIONS), applied, "db") == [*KNOWN, *[FUNCTIONS] * due]
     with pytest.raises(SchemaTooNew, match=r"version 3.*up to 2"):
         pending((*KNOWN, FUNCTIONS), DONE | applied | {3: "x"}, "db")
-    assert pending(KNOWN, DONE | applied, "db") == []  # a release that knew of no functions
+    assert pending(KNOWN, DONE | applied, "db") == []  # a release without functions
 
 
 def test_comments_and_white_space_are_no_change_of_a_function_but_anything_else_is() -> None:

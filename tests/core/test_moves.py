@@ -85,7 +85,7 @@ def informed(order: Order, row: Row, known: WaitFacts) -> Order:
 @st.composite
 def rows(draw: st.DrawFn) -> Row:
     status = draw(st.sampled_from(Status))
-    # A waiting job that is being cancelled has no lease: it still waits for the outside, or is to run once more.
+    # A waiting job that is being cancelled has no lease. It still waits for its signal or time, or runs once more.
     held = status is Status.PROCESSING or (status is Status.CANCEL_REQUESTED and draw(st.booleans()))
     waits = status is Status.WAITING or (status is Status.CANCEL_REQUESTED and not held and draw(st.booleans()))
     claimed = draw(times) if held else None
@@ -134,13 +134,13 @@ def test_a_move_is_refused_or_legal(row: Row, order: Order, holder: str | None, 
             assert answer.why is None
         elif isinstance(order, Requeue):
             assert holder is not None or order.version != row.version
-        else:  # something else is in the way of what comes from the outside
+        else:  # a signal or callback is refused for another reason than the status
             assert isinstance(order, Signal | ReportCallback | AcknowledgeCallback)
             assert answer.why in ("known", "full", "late", "gone") or row.waits_for is None
         return
     assert row.status in rule.sources
     assert answer.status in (rule.targets or {None})
-    assert "version" not in answer.columns  # it is the fence: a claim alone raises it
+    assert "version" not in answer.columns  # the version is the fence: only a claim raises it
     if answer.status is not None:
         assert answer.columns.get("status", row.status) is answer.status
         assert answer.columns["updated"] == NOW
@@ -165,7 +165,7 @@ def test_a_move_is_refused_or_legal(row: Row, order: Order, holder: str | None, 
 
 @given(row=rows(), order=orders, known=facts)
 def test_what_is_counted_is_what_has_happened(row: Row, order: Order, known: WaitFacts) -> None:
-    """An end is counted once, a requeue takes it back; so the counts of a job add up to where it stands."""
+    """An end is counted once, and a requeue takes the count back. So the counts of a job add up to its status."""
     answer = move(row, informed(order, row, known), NOW)
     if isinstance(answer, Refusal):
         return
@@ -293,7 +293,7 @@ def test_a_line_is_looked_at_again_when_a_waiting_head_is_replaced() -> None:
 
 @given(found=st.lists(rows(), max_size=6), taken=st.booleans())
 def test_of_rivals_for_a_key_one_gets_it(found: list[Row], taken: bool) -> None:
-    """Jobs of a line share theirs."""
+    """Jobs of a line share their key."""
     holders = {row.live_key: "another" for row in found if row.has_live_key} if taken else {}
     winners: dict[Any, str] = dict(holders)
     for row, answer in move_all(found, Requeue(by="ann"), NOW, holders):
@@ -310,7 +310,7 @@ def test_of_rivals_for_a_key_one_gets_it(found: list[Row], taken: bool) -> None:
 
 @pytest.mark.parametrize("status", sorted(MOVES["requeue"].sources))
 def test_undo_leaves_time_and_retries_as_they_were(status: Status) -> None:
-    """Of a cancelled job that waited for its time."""
+    """The undo of a cancel leaves the time and the retries of a job that waited for its time."""
     patch = move(a_row(status, run_at=NOW + 5, retries=2), Requeue(by="ann", undo=True), NOW)
     assert isinstance(patch, Patch)
     assert patch.columns["run_at"] == NOW + 5

@@ -1,4 +1,4 @@
-"""What may be enqueued: every bad value has its own code and names its field."""
+"""Which jobs may be enqueued: the error of every bad value has its own code and names the field."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from math import inf, nan

@@ -1,4 +1,4 @@
-"""Keys that are there twice are found, and nothing else is taken for one."""
+"""A key that an object has twice is found, and nothing else is reported."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ TREES = st.recursive(
 
 
 def write(tree: Any, draw: Any) -> str:
-    """As JSON, with spaces and escapes where they may be."""
+    """Return the tree as JSON, with spaces and escapes where JSON allows them."""
     space = draw(st.sampled_from(["", "", " ", "\n"]))
     if isinstance(tree, Pairs):
         inner = ",".join(f"{space}{text(key, draw)}{space}:{write(value, draw)}" for key, value in tree)

@@ -1,4 +1,4 @@
-"""Sketches of durations: small, they add up, and their percentiles are off by less than 5 %."""
+"""Sketches of durations are small and add up. Their percentiles are off by less than 5 %."""
 
 import random
 
@@ -13,7 +13,7 @@ durations = st.lists(st.integers(min_value=1, max_value=10**14), max_size=200)
 
 
 def exact(microseconds: list[int], share: float) -> float:
-    """By rank, in seconds."""
+    """Return the percentile by rank, in seconds."""
     ordered = sorted(microseconds)
     return ordered[max(0, -(-round(share * 100) * len(ordered) // 100) - 1)] / 1e6
 
@@ -46,7 +46,7 @@ def test_many_at_once_are_the_same_as_one_by_one(microseconds: list[int]) -> Non
     for one in microseconds:
         alone.merge(Sketch([(bucket(one / 1e6), 1)]))
     together = Sketch.of(microseconds)
-    # At the end of a bucket, rounding may say this or that one.
+    # For a value at the end of a bucket, rounding may choose either of two buckets.
     assert len(together) == len(alone)
     assert together.quantiles(SHARES) == pytest.approx(alone.quantiles(SHARES), rel=0.11)
 

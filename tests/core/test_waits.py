@@ -33,7 +33,7 @@ def wait(waits_for: str = "signal:go", **fields: Any) -> Wait:
 def test_names() -> None:
     assert (wait().name, wait(SLEEP).name, callback_name("go")) == ("@signal:go", "@sleep", "@callback:go")
     assert (wait().signal, wait(SLEEP).signal) == ("go", None)
-    for name in ("sleep", "signal:x", "a:b/c"):  # a signal may be called like anything
+    for name in ("sleep", "signal:x", "a:b/c"):  # a signal may have any of these names
         assert signal_of(signal_wait(name)) == name
         assert not is_step_name(step_name(signal_wait(name)))
     assert signal_of(None) is signal_of(SLEEP) is None

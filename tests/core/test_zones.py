@@ -16,7 +16,7 @@ from rowlock.zones import zone, zone_data
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    """The version of the data is found anew in each test."""
+    """Clear the caches, so that each test finds the version of the data anew."""
     zone_data.cache_clear()
     zones._ignores_case.cache_clear()
     yield

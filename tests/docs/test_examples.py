@@ -1,7 +1,7 @@
-"""The examples of the repository run as their first lines say, and what they promise holds when they are killed.
+"""The repository's examples run as their first lines say, and keep their promises when they are killed.
 
-tests/http_mount runs those that mount the API, tests/http/test_worker_examples.py the workers that speak HTTP,
-test_external_examples.py those of examples/external."""
+tests/http_mount runs the examples that mount the API, tests/http/test_worker_examples.py the workers that speak HTTP,
+and test_external_examples.py those in examples/external."""
 
 import asyncio
 import os
@@ -28,7 +28,8 @@ from tests.http.harness import Server
 from tests.waiting import status_of, until
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-# The script as it is, except that its process dies where it would tell its reader: right behind the stored vectors.
+# The unchanged script, but its process dies at its first print. That is in the step "notify", right after the step that
+# stores the vectors.
 DIES_IN_NOTIFY = """
 import asyncio, os, ai_pipeline
 ai_pipeline.print = lambda *_: os._exit(9)
@@ -61,7 +62,7 @@ def worker(folder: Path, app: str, **options: Any) -> Iterator[subprocess.Popen[
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)  # closes its pipes, too
+        process.communicate(timeout=60)  # also closes its pipes
 
 
 def test_every_example_is_run_by_a_test() -> None:
@@ -100,7 +101,7 @@ async def test_steps_go_on_where_a_killed_worker_stopped(folder: Path) -> None:
         assert len(after) == 7
         ends = {place: step for place, step in before.items() if step.state is StepState.SUCCEEDED}
         assert len(ends) >= 3
-        assert {place: after[place] for place in ends} == ends  # stored once, by the run that was killed
+        assert {place: after[place] for place in ends} == ends  # stored once, by the killed run
         shown = await jobs.steps(long)
         assert [(step.title, step.state) for step in shown] == [
             ("Prepare the data", "succeeded"),
@@ -143,7 +144,7 @@ async def test_an_approval_waits_for_a_person(folder: Path) -> None:
                     await status_of(jobs, job_id, Status.WAITING)
                     return job_id, question.removeprefix("Request 7: answer at ")
 
-                # Anybody who has the address answers once. The data must fit.
+                # A person who has the address can answer once. The data must fit the schema.
                 job_id, address = await asked()
                 assert (await client.post(address, json={"ok": "perhaps"})).status_code == 400
                 assert (await client.post(address, json={"ok": True})).json() == {"state": "answered"}
@@ -154,7 +155,7 @@ async def test_an_approval_waits_for_a_person(folder: Path) -> None:
                 await asyncio.to_thread(run, folder, "approval.py", job_id, "no")
                 assert (await jobs.wait(job_id, timeout=60)).result == "request 7 is rejected"
 
-                # Nobody answers, and three days go by.
+                # No answer comes, and three days go by.
                 job_id, address = await asked()
                 for day in range(1, 4):
                     await jobs.wake(job_id)
@@ -186,7 +187,7 @@ async def test_a_scheduled_report_fires_on_time_and_once(folder: Path) -> None:
             assert str((await jobs.wait(asked, timeout=60)).result).startswith("user_123, ")
 
             again = [run(folder, "scheduled_report.py", "again", "user_123", "3") for _ in range(2)]
-            assert again[0] == again[1]  # the second one finds the jobs of the first
+            assert again[0] == again[1]  # the second backfill finds the jobs of the first
             filled = [line.split() for line in again[0].splitlines()]
             assert len(filled) == 3
             for at, job_id in filled:
@@ -234,7 +235,7 @@ async def test_an_order_is_a_flow(folder: Path) -> None:
         good = order("mug", 120)
         with worker(folder, "order_flow:jobs"):
             await until(lambda: is_paid(good))
-        # The worker was killed. Another one goes on.
+        # The worker was killed. Another worker goes on.
         with worker(folder, "order_flow:jobs"):
             cheap, torn, impossible = order("mug", 40), order("mug", 13), order("unicorn", 120)
             await ended(good, "completed")
@@ -266,7 +267,7 @@ async def test_an_order_is_a_flow(folder: Path) -> None:
             await ended(torn, "held")
             assert {"invoice: failed", "ship: held", "mail: blocked", "refund: not taken"} < set(shown(torn))
             assert run(folder, "order_flow.py", "release", torn) == "ship is released\n"
-            await ended(torn, "failed")  # by its invoice
+            await ended(torn, "failed")  # because its invoice failed
             assert "mail: completed, On its way: a mug, 1.5 kg, with no invoice and no gift" in shown(torn)
 
 
@@ -278,5 +279,5 @@ def test_a_provider_of_language_models_gets_no_more_than_it_allows(folder: Path)
     )
     assert most is not None, said
     assert int(most[1]) <= 4
-    assert int(most[2]) >= 5  # the window of the large tenant
-    assert int(said.split()[-1]) <= 4  # the small one did not wait behind fourteen
+    assert int(most[2]) >= 5  # the large tenant had to wait for its rate window
+    assert int(said.split()[-1]) <= 4  # the small tenant did not wait behind the large one's 14 jobs

@@ -40,7 +40,7 @@ def database(folder: Path) -> str:
 
 @contextmanager
 def started(folder: Path, *command: str, environ: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Run a program in a process group of its own, and kill what is left of it in the end."""
+    """Run a program in its own process group, and kill the group at the end."""
     given = {**os.environ, "PACE": "0.05", "ROWLOCK_LEASE": "3", **environ}
     process = subprocess.Popen(
         command, cwd=folder, env=given, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -54,7 +54,7 @@ def started(folder: Path, *command: str, environ: Mapping[str, str]) -> Iterator
 
 
 async def working(jobs: Jobs, job_id: str) -> Job:
-    """Return the job as soon as the outside has reported some progress."""
+    """Return the job as soon as the external worker or service has reported some progress."""
 
     async def look() -> Job | None:
         job = await jobs.get(job_id)
@@ -84,14 +84,14 @@ async def test_a_worker_elsewhere_does_the_work(folder: Path, command: list[str]
                 done = await jobs.wait(short, timeout=60)
                 assert (done.status, done.result) == ("completed", {"target": "holiday", "frames": 8})
                 assert done.message == "frame 8 of 8"
-                # It works for longer than its lease, is cancelled, and acknowledges that.
+                # The worker holds a job for longer than its lease, and acknowledges the cancel.
                 long = (await jobs.enqueue("external_worker_task", {"target": "war and peace", "frames": 100_000})).id
                 await working(jobs, long)
                 await jobs.cancel(long, reason="too long")
                 cancelled = await jobs.wait(long, timeout=60)
                 assert cancelled.status == "cancelled"
                 assert (await jobs.events(long))[-1].event == "cancelled"  # not by a timeout
-                # What is awkward in JSON comes back as it was.
+                # Text that is awkward in JSON comes back unchanged.
                 awkward = {"target": 'a "b" ç\\', "frames": 1}
                 again = await jobs.enqueue("external_worker_task", awkward)
                 assert (await jobs.wait(again.id, timeout=60)).result == awkward

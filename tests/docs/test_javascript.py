@@ -1,4 +1,4 @@
-"""docs/javascript.md runs: its workers by `rowlock-worker`, its programs by Node, against a real server."""
+"""The code of docs/javascript.md runs against a real server: workers by `rowlock-worker`, programs by Node."""
 
 import os
 import re
@@ -28,7 +28,8 @@ needs_tsc = pytest.mark.skipif(not TSC.exists(), reason="needs js/node_modules: 
 
 
 class Block(NamedTuple):
-    """`said`: what the program must print, None if the block is not run. '' is a module of workers."""
+    """A block of code. `said`: the output that it must print; None if it is not run; '' if it is a module of
+    workers."""
 
     kind: str
     text: str
@@ -64,7 +65,7 @@ def tsc(folder: Path, *options: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A project that has installed the package."""
+    """Return the folder of a project that has the package installed."""
     (tmp_path / "node_modules").mkdir()
     (tmp_path / "node_modules" / "rowlock").symlink_to(JS, target_is_directory=True)
     (tmp_path / "package.json").write_text('{"type": "module"}')
@@ -73,7 +74,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def environ(folder: Path) -> AsyncIterator[dict[str, str]]:
-    """A server is running. This is what its page tells to export."""
+    """Run a server. Yield the environment variables that the page tells the reader to export."""
     url = f"sqlite:///{folder / 'jobs.db'}"
     async with Jobs(url) as jobs:
         _, token = await tokens.create(
@@ -150,7 +151,7 @@ def test_the_blocks_of_the_readme_run(folder: Path, environ: dict[str, str]) -> 
 @needs_node
 @needs_tsc
 def test_its_types_hold(folder: Path) -> None:
-    """`topics.ts` comes from the Python file of the page, by the commands of the page."""
+    """`topics.ts` is made from the page's Python file, by the page's commands."""
     [app] = re.findall(r"^```py\n# app.py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     (folder / "app.py").write_text(app)
     environ = {**os.environ, "ROWLOCK_URL": "sqlite:///jobs.db"}
@@ -170,7 +171,7 @@ def test_its_types_hold(folder: Path) -> None:
 @needs_node
 @needs_tsc
 def test_a_wrong_type_is_noticed(folder: Path) -> None:
-    """The check of the types can fail."""
+    """The type check can fail."""
     (folder / "wrong.ts").write_text(
         'import { Final } from "rowlock/worker";\nexport const wrong: number = new Final("");\n'
     )

@@ -1,4 +1,4 @@
-"""docs/postgres.sql: what rowlock runs on PostgreSQL, assembled."""
+"""docs/postgres.sql: a collection of the statements that rowlock runs on PostgreSQL."""
 
 import re
 import subprocess
@@ -31,6 +31,6 @@ def test_every_blank_is_filled_and_every_statement_is_used() -> None:
 
 
 def test_a_statement_for_a_callers_connection_names_its_parameter_once() -> None:
-    """Query.percent replaces every $1, also in a comment."""
+    """Query.percent replaces every $1, even in a comment."""
     on_conn = {name: text for name, text in vars(Statements("public")).items() if name.endswith("_on_conn")}
     assert {name: text.count("$") for name, text in on_conn.items()} == dict.fromkeys(on_conn, 1)

@@ -1,4 +1,4 @@
-"""The contract of docs/schedules.md: every row of its tables is computed by the real code, and must say the same."""
+"""The contract of docs/schedules.md. The real code computes every row of its tables, and must agree with the page."""
 
 import asyncio
 import re
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """The times of the last column, each with the word behind it."""
+        """Return the times of the last column, each with the word behind it."""
         return TIME.findall(self.outcome)
 
 
@@ -98,7 +98,7 @@ class World:
         await self.jobs.schedules.put(self.name, (TOPIC, payload or {}), when, **policies)
 
     async def look(self, *times: str) -> None:
-        """Fire what is due at these times."""
+        """Fire the schedules that are due at each of these times."""
         for time in times:
             self.at(time)
             while await self.jobs.schedules.firing.fire_due(await self.jobs._store()):
@@ -114,11 +114,11 @@ class World:
         return list(reversed(await self.jobs.schedules.history(self.name, limit=1000)))
 
     async def facts(self) -> list[tuple[str, str]]:
-        """What has become of each time, oldest first."""
+        """Return each nominal time with its outcome, oldest first: "job", or the reason why there is none."""
         return [(told(one.fire_at), one.reason or "job") for one in await self.history()]
 
     async def statuses(self) -> list[tuple[str, str]]:
-        """The same, with the statuses of jobs."""
+        """Return the same, with the status of each job instead of "job"."""
         found = []
         for one in await self.history():
             status = None if one.job_id is None else str((await self.jobs.get(one.job_id)).status)
@@ -146,7 +146,7 @@ CASES: dict[str, dict[str, Case]] = {heading: {} for heading in TABLES}
 
 
 def case(heading: str, promise: str) -> Callable[[Case], Case]:
-    """Add what shows the promise of the row that begins so."""
+    """Register the decorated function as the test of the row whose promise begins with this text."""
 
     def add(function: Case) -> Case:
         CASES[heading][promise] = function

@@ -1,4 +1,4 @@
-"""Every Python snippet of the documentation runs, in its page's order, in an empty folder."""
+"""Every Python snippet of the documentation runs in an empty folder, in the order of its page."""
 
 import os
 import re
@@ -39,7 +39,7 @@ def test_the_readme_lists_every_page() -> None:
 
 
 def test_tasks_in_several_modules(tmp_path: Path) -> None:
-    """As the page on the command line lays them out: the module for the worker knows them all."""
+    """With the modules of docs/cli.md, the worker's module knows the tasks of all modules."""
     text = (ROOT / "docs/cli.md").read_text("utf-8")
     files = re.findall(r"^```py\n# (\S+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     for name, content in files:

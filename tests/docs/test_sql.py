@@ -1,4 +1,4 @@
-"""docs/sql.md, as someone with psql would try it."""
+"""docs/sql.md, as a reader with psql would try it."""
 
 import asyncio
 import os
@@ -46,7 +46,7 @@ def run(psql: str, url: str, text: str) -> list[str]:
 
 @pytest.fixture
 async def roles(postgres: PostgresServer, url: str) -> AsyncIterator[None]:
-    """Those that the page makes belong to the server: gone before the next test's."""
+    """Drop the roles that the page makes. They belong to the whole server, so the next test would find them."""
     yield
     await postgres.execute("DROP OWNED BY shop, resizer", dbname=url.rsplit("/", 1)[1])
     await postgres.execute("DROP ROLE shop, resizer")
@@ -54,7 +54,7 @@ async def roles(postgres: PostgresServer, url: str) -> AsyncIterator[None]:
 
 async def test_the_page_s_statements_answer_what_it_says(psql: str, url: str, roles: None) -> None:
     said = run(psql, url, "\n".join(SQL))
-    assert said[1] == said[2] != said[0]  # the key
+    assert said[1] == said[2] != said[0]  # the same key made no new job
     assert re.findall(r"-- (kept|applied|already|lost)$", "\n".join(SQL), re.MULTILINE) == said[-6:-2]
     assert said[-2:] == ['completed|{"width": 80}', "0"]
 
@@ -103,20 +103,20 @@ def test_an_error_names_its_field(psql: str, url: str) -> None:
 async def working(
     psql: str, url: str, folder: Path, handle: str | None = None
 ) -> AsyncIterator[subprocess.Popen[bytes]]:
-    """The page's worker, with another handler if one is given."""
+    """Run the page's worker, with another handler if one is given. Yield its process."""
     script = folder / "worker.sh"
     text, replaced = re.subn(r"^handle\(\).*$", lambda line: handle or line[0], WORKER, flags=re.MULTILINE)
     assert replaced == 1
     script.write_text(text)
     environ = {**os.environ, "DATABASE_URL": url, "PATH": f"{Path(psql).parent}:{os.environ['PATH']}"}
     with (folder / "said").open("wb") as said:
-        process = subprocess.Popen(  # noqa: ASYNC220 - it is started at once
+        process = subprocess.Popen(  # noqa: ASYNC220 - it does not block for long
             ["bash", script], env=environ, stdout=said, stderr=said, start_new_session=True
         )
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):  # all of them have ended
+        with suppress(ProcessLookupError):  # all its processes have ended
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 

@@ -52,7 +52,7 @@ FILES = {block.file: block.body for block in BLOCKS if block.file}  # the last v
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a wheel of this checkout."""
+    """Return a folder with a wheel of this checkout."""
     folder = tmp_path_factory.mktemp("wheels")
     subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT], check=True)
     return folder
@@ -60,7 +60,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def dependencies(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All packages of the tests' environment except rowlock, so that nothing has to be downloaded."""
+    """Return a folder with all packages of the tests' environment except rowlock, so that pip downloads nothing."""
     folder = tmp_path_factory.mktemp("dependencies")
     for installed in Path(site.getsitepackages()[0]).iterdir():
         if "rowlock" not in installed.name and installed.suffix != ".pth":
@@ -69,7 +69,7 @@ def dependencies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def plain(line: str) -> str:
-    """The line without what differs from run to run: ids, times, and the widths of columns."""
+    """Return the line without the parts that differ from run to run: ids, times, and the widths of columns."""
     line = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}", "ID", line)
     return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", " ".join(line.split()))
 
@@ -84,12 +84,12 @@ def agrees(printed: str, shown: str) -> bool:
 
 
 class Reader:
-    """Follows the tutorial."""
+    """A reader who follows the tutorial."""
 
     def __init__(self, folder: Path, wheels: Path, dependencies: Path, database: str) -> None:
         self.folder = folder
         self.dependencies = dependencies
-        self.state = folder / "state.sh"  # what the first terminal remembers: its folder and variables
+        self.state = folder / "state.sh"  # the folder and the variables of the first terminal
         self.state.write_text("")
         self.port, self.health_port = str(_free_port()), str(_free_port())
         self.replaced = {
@@ -125,7 +125,7 @@ class Reader:
             self.start(block.kind, block.body, self.here(block.shown or ""))
 
     def check(self, block: Block) -> None:
-        """Paste it, and compare what it prints. A reader who only looks at jobs looks again until they have ended."""
+        """Paste the block, and compare its output. Repeat a block that only lists jobs until the jobs have ended."""
         shown, deadline = self.here(block.shown or ""), time.monotonic() + PATIENCE
         printed = self.paste(block.body)
         while not agrees(printed, shown) and block.body.startswith("rowlock jobs list") and time.monotonic() < deadline:
@@ -133,7 +133,7 @@ class Reader:
         assert agrees(printed, shown), f"{block.body}\nprinted\n{printed}\nnot\n{shown}"
 
     def paste(self, commands: str) -> str:
-        """Paste them into the first terminal and return what they print."""
+        """Paste the commands into the first terminal. Return what they print."""
         remember = f"{{ export -p; printf 'cd %q\\n' \"$PWD\"; }} > {self.state}"
         ended = subprocess.run(
             ["bash", "-c", f"set -ae\n. {self.state}\n{self.here(commands)}\n{remember}"],
@@ -147,7 +147,7 @@ class Reader:
         return ended.stdout
 
     def start(self, terminal: str, commands: str, shown: str = "") -> None:
-        """Run them in another terminal until `stop`. Return when they have printed what is shown."""
+        """Run the commands in another terminal until `stop`. Return when they have printed `shown`."""
         log = self.folder / f"{terminal}.log"
         begin = f"cd {self.folder / 'shop'}\n. .venv/bin/activate\n" if not commands.startswith("cd shop") else ""
         with log.open("wb") as output:
@@ -162,11 +162,11 @@ class Reader:
         assert process.poll() is None, f"{commands}\n{log.read_text()}"
 
     def stop(self, terminal: str, by: signal.Signals = signal.SIGINT) -> None:
-        """Stop what runs there: Ctrl-C reaches all its processes."""
+        """Stop the program in that terminal. The signal goes to all its processes, as Ctrl-C does."""
         if process := self.running.pop(terminal, None):
             os.killpg(process.pid, by)
             code = process.wait(PATIENCE)
-            # uvicorn ends by the signal that it got; a shell says that as a number.
+            # uvicorn ends itself with the signal that it got. A shell reports that as 128 + signal.
             assert code in (0, -by, 128 + by), (self.folder / f"{terminal}.log").read_text()
 
 
@@ -191,12 +191,12 @@ def answers(port: str, path: str) -> bool:
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(300)  # a third of a minute of processor time, in some 40 processes
+@pytest.mark.timeout(300)  # about 20 s of processor time, in some 40 processes
 @pytest.mark.skipif(not all(map(shutil.which, ("bash", "curl", "awk"))), reason="needs bash, curl and awk")
 def test_the_tutorial(reader: Reader) -> None:
     for block in BLOCKS:
         reader.follow(block)
-    # It was the wheel that ran, and the page is there.
+    # The program used the installed wheel, and it serves the page.
     where = reader.paste("python -c 'import rowlock; print(rowlock.__file__)'")
     assert Path(where).is_relative_to(reader.folder / "shop/.venv")
     assert answers(reader.port, "/queue/_/")
@@ -237,7 +237,7 @@ def test_the_units_are_valid(tmp_path: Path) -> None:
     units = [name for name in FILES if name.endswith(".service")]
     assert len(units) == 2
     for name in units:
-        # The programs are not on this machine, so another one stands for them.
+        # The units' programs are not on this machine: /bin/true stands for them.
         text = re.sub(r"(?<=^ExecStart=)\S+", "/bin/true", FILES[name], flags=re.MULTILINE)
         (tmp_path / Path(name).name).write_text(text)
     ended = subprocess.run(
@@ -249,7 +249,7 @@ def test_the_units_are_valid(tmp_path: Path) -> None:
 
 
 def test_the_containers_have_every_package_and_file() -> None:
-    """The image installs what step 1 does, and has every Python file of the tutorial."""
+    """The image installs the packages of step 1, and has every Python file of the tutorial."""
     [install] = re.findall(
         r"pip install (.*rowlock.*)", "\n".join(block.body for block in BLOCKS if block.kind == "sh")
     )

@@ -1,4 +1,4 @@
-"""The requests of docs/worker-protocol.md, one after the other: they are answered as it says."""
+"""The requests of docs/worker-protocol.md, one after the other, get the answers that the page shows."""
 
 import json
 import re
@@ -14,7 +14,7 @@ EXAMPLE = re.compile(r"^<!-- run -->\n```http\nPOST (\S+)\n(.*?)\n\n(\d+)\n(.*?)
 
 
 def differ(wanted: Any, found: Any, at: str = "$") -> list[str]:
-    """… stands for anything."""
+    """Return the differences between two JSON values. A wanted … matches any value."""
     if wanted == "…" or wanted == found:
         return []
     if isinstance(wanted, dict) and isinstance(found, dict) and wanted.keys() == found.keys():

@@ -57,7 +57,7 @@ SUITES = {
     "small-model": Suite("borrowed", ONCE, "it sees to all databases at once"),
 }
 OUT = Path("build/faults")
-LONGEST = 3600.0  # seconds that a cell may take: most take a minute or two, and many times that on a busy machine
+LONGEST = 3600.0  # seconds that a cell may take. Most take a minute or two, and many times that on a busy machine
 
 
 def main() -> int:
@@ -102,7 +102,7 @@ async def run_all(cells: list[tuple[str, str]], seed: int, at_once: int, keep: P
             async with places:
                 result = await in_process(name, store, seed, keep)
         print(result.line(), flush=True)
-        if result.bad:  # at once: the rest of a whole run takes minutes
+        if result.bad:  # print it now: the rest of a whole run takes minutes
             print(result.details(), flush=True)
         return result
 
@@ -110,7 +110,7 @@ async def run_all(cells: list[tuple[str, str]], seed: int, at_once: int, keep: P
 
 
 async def in_process(name: str, store: str, seed: int, keep: Path | None) -> Result:
-    """In a process of its own, so that a suite that dies, or hangs, takes nothing along."""
+    """Run the cell in its own process, so that a suite that dies or hangs harms no other. Return its result."""
     words = ["-m", "tests.faults", name, "--store", store, "--seed", str(seed), "--cell"]
     words += ["--keep", str(keep)] if keep else []
     began, err = time.monotonic(), b""
@@ -127,7 +127,7 @@ async def in_process(name: str, store: str, seed: int, keep: Path | None) -> Res
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Politely at first: whoever is killed leaves its workers behind."""
+    """End the cell's process: SIGINT first, because a killed cell leaves its workers behind."""
     process.send_signal(signal.SIGINT)
     try:
         await asyncio.wait_for(process.communicate(), 60)
@@ -137,7 +137,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def run_cell(name: str, store: str, seed: int, keep: Path | None) -> int:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # deaf to it, if we were started in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process started in the background ignores SIGINT
     folder = keep / f"{name}-{store}" if keep else Path(tempfile.mkdtemp(prefix="rowlock-faults-"))
     cell = Cell(name, store, seed, folder, QUICK)
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The application of the history, and handlers that return, and do harm to their process after that."""
+"""The application of the history, with handlers that harm their process after they have returned."""
 
 import asyncio
 import os
@@ -47,6 +47,6 @@ def exits_soon_after(job: Job) -> dict[str, Any]:
 
 
 def expect_the_end(job: Job) -> None:
-    """Of the worker, unless this is a child of it: suspects run in one."""
+    """Record that the worker is about to die. A child process of the worker, in which suspects run, records nothing."""
     if f"-{os.getpid()}-" in str(job.locked_by):
         record.fault("exit", str(job.locked_by))

@@ -1,4 +1,4 @@
-"""A suite's second half in a mount namespace of its own, with a small disk that nobody else sees.
+"""Run a suite's second half in its own mount namespace, with a small disk that no other process sees.
 
 python -m tests.faults.apart MODULE CELL PLACE      runs `MODULE.run_on(cell, place)` and prints its Result
 """
@@ -22,18 +22,18 @@ MOUNT = 'mount -t tmpfs -o size="$1",mode=1777 none "$2" && shift 2 && exec "$@"
 
 
 def found(size: str, place: str) -> list[str] | None:
-    """The command that runs the rest of its words with that disk at that place; None: it doesn't work here."""
+    """Return a command prefix that mounts a disk of that size at that place; None if that doesn't work here."""
     if sys.platform != "linux" or not shutil.which("unshare"):
         return None
     words = ["unshare", "--mount", "sh", "-c", MOUNT, "sh", size, place]
-    if os.geteuid() != 0:  # be root for the mount, and oneself again after it: PostgreSQL refuses to run as root
+    if os.geteuid() != 0:  # be root for the mount only: PostgreSQL refuses to run as root
         me = ["--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}"]
         words = ["unshare", "--map-root-user", *words[1:], "unshare", *me]
     return words if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0 else None
 
 
 async def on_small_disk(cell: Cell, module: str, size: str) -> Result:
-    """The disk lives as long as this takes."""
+    """Run the suite's second half on a small disk, which is removed afterwards. Return its result."""
     with tempfile.TemporaryDirectory(prefix="rowlock-disk-") as place:
         words = found(size, place)
         if words is None:

@@ -14,5 +14,5 @@ jobs = app(Recorder(Path(os.environ["ROWLOCK_PROOF_RECORD"])))
 
 @jobs.task
 async def blocks(job: Job, seconds: float) -> dict[str, Any]:
-    time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
+    time.sleep(seconds)  # noqa: ASYNC251 - it is meant to block the loop
     return output(job)

@@ -1,4 +1,4 @@
-"""Wall clocks that are wrong, each for the processes that are started with it."""
+"""Wrong wall clocks. Each clock applies to the processes that are started with its environment."""
 
 import asyncio
 import mmap
@@ -14,7 +14,7 @@ HOUR = 3600.0
 
 
 def why_not() -> str | None:
-    """Why clocks can't be moved here."""
+    """Return why clocks can't be moved here; None if they can."""
     if sys.platform != "linux":
         return "clocks are moved by LD_PRELOAD, on Linux"
     return None if compiler() else "no C compiler"
@@ -25,7 +25,7 @@ def compiler() -> str | None:
 
 
 def compiled(folder: Path) -> Path:
-    """The library to preload."""
+    """Compile the clock shim. Return the library to preload."""
     program = compiler()
     assert program is not None
     library = folder / "clock_shim.so"
@@ -36,12 +36,12 @@ def compiled(folder: Path) -> Path:
 
 
 class Clock:
-    """By how many seconds it is wrong may change at any time; whoever has it knows at once."""
+    """A wall clock that is wrong by `wrong` seconds. A change takes effect at once in every process that uses it."""
 
     def __init__(self, library: Path, file: Path) -> None:
         file.write_bytes(bytes(8))
         with file.open("r+b") as opened:
-            self._memory = memoryview(mmap.mmap(opened.fileno(), 8)).cast("q")  # written in one piece
+            self._memory = memoryview(mmap.mmap(opened.fileno(), 8)).cast("q")  # one int64, so each write is atomic
         self.name = file.name
         self.env = {"LD_PRELOAD": str(library), "CLOCK_SHIM": str(file)}
 
@@ -54,7 +54,7 @@ class Clock:
         self._memory[0] = round(seconds * 1e9)
 
     async def prove(self) -> None:
-        """A process that has it is wrong by as much as it should, in every way to ask; its monotonic clock is right."""
+        """Check a process with this clock: every wall clock call is wrong by `wrong`, the monotonic clock is right."""
         program = (
             "import ctypes, time; from datetime import UTC, datetime; libc = ctypes.CDLL(None);"
             "now = (ctypes.c_long * 2)(); libc.gettimeofday(now, None); libc.time.restype = ctypes.c_long;"
@@ -69,7 +69,7 @@ class Clock:
             out, _ = await child.communicate()
             after = time.time(), time.monotonic()
             *said, monotonic = map(float, out.split())
-            for one in said:  # the last two in whole seconds
+            for one in said:  # the last two are whole seconds
                 assert before[0] + wrong - 1.1 <= one <= after[0] + wrong + 0.1, f"moved by {wrong}: {said}, {before}"
             assert before[1] <= monotonic <= after[1], "the monotonic clock has moved as well"
         self.wrong = 0.0

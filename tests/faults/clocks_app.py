@@ -1,4 +1,4 @@
-"""The application of the history, and a handler that wants to wait until a certain time."""
+"""The application of the history, with a handler that snoozes until a certain time."""
 
 import os
 from datetime import timedelta
@@ -15,7 +15,7 @@ jobs = app(Recorder(Path(os.environ["ROWLOCK_PROOF_RECORD"])))
 
 @jobs.task
 async def until(job: Job, seconds: float) -> dict[str, Any]:
-    """A time by the database's clock, which nobody here has to know."""
+    """Snooze until a time counted from `created`, so by the database's clock, which no process here has to know."""
     if job.version == 1:
         raise Snooze(job.created + timedelta(seconds=seconds))
     return output(job)

@@ -1,5 +1,5 @@
-"""An application in three releases: the second knows a topic more and has changed a handler, the third comes with the
-next release of rowlock itself. For workers only: APP_RELEASE says which one it is."""
+"""An application in three releases. The second has one more topic and a changed handler. The third comes with the next
+release of rowlock itself. APP_RELEASE names the release. Only workers use this application."""
 
 import os
 from typing import Any

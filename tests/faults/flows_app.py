@@ -1,4 +1,4 @@
-"""An application of flows: parts that end in every way, and jobs that start others and wait for them."""
+"""An application of flows: jobs that end in every way, and jobs that start other jobs and wait for them."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from rowlock.errors import Cancelled, ChildFailed, Final
 from tests.proof.history_app import output
 from tests.proof.recorder import Recorder
 
-HOPELESS = 7  # one piece in so many fails for good, where that is wanted
+HOPELESS = 7  # if a payload says `hopeless`, one piece in so many fails for good
 
 
 class Handlers:
@@ -26,7 +26,7 @@ class Handlers:
         return output(job) | {"n": number(job.id)}
 
     async def piece(self, job: Job, n: int, hopeless: bool = False) -> dict[str, Any]:
-        """A job that another one has started."""
+        """A job that another job has started."""
         if n % 10 == 3:
             await asyncio.sleep(0.05)
         if n % 10 == 5 and job.retries == 0:
@@ -36,7 +36,7 @@ class Handlers:
         return output(job) | {"n": n}
 
     async def collecting(self, job: Job, ctx: Context, counts: list[int], hopeless: bool = False) -> dict[str, Any]:
-        """Starts so many, and waits for them; then the next."""
+        """Start as many jobs as the first count says and wait for them, then those of the next count."""
         got: list[list[Any]] = []
         for count in counts:
             drafts = [("piece", {"n": n, "hopeless": hopeless}) for n in range(count)]
@@ -50,7 +50,7 @@ class Handlers:
 
 
 def number(job_id: str) -> int:
-    """What conditions ask for: the same for the same job."""
+    """Return the number that conditions test: always the same for the same job."""
     return int(job_id[-2:], 16) % 11
 
 

@@ -1,5 +1,5 @@
-"""Between two rounds of a soak: what was checked goes, in the tables, in the witness's log and in the record. Jobs are
-deleted row by row, as by an operator: the tables must bear it."""
+"""Delete what was checked, between two rounds of a soak: in the tables, in the witness's log and in the record. Jobs
+are deleted row by row, as an operator would do it: the tables must bear that."""
 
 import os
 import sqlite3
@@ -12,7 +12,7 @@ TABLES = ("_jobs", "_jobs_archive", "_jobs_audit", "business")
 
 
 async def forget(stage: Stage) -> None:
-    """Only while nothing is under way."""
+    """Delete what was checked. Call it only while no job is live and no worker is writing."""
     emptied = "; ".join(f"DELETE FROM {table}" for table in TABLES)
     if stage.store == "sqlite":
         path = stage.direct.removeprefix("sqlite:///")
@@ -26,7 +26,7 @@ async def forget(stage: Stage) -> None:
 
 
 def _forget_record(stage: Stage) -> None:
-    """Whoever lives goes on writing to its file, which is open for appending."""
+    """Empty the files of live processes, which go on appending to them. Delete the files of dead processes."""
     for file in (stage.folder / "record").glob("*.jsonl"):
         if _lives(int(file.name.partition("-")[0])):
             os.truncate(file, 0)

@@ -1,4 +1,4 @@
-"""Handlers that return, raise and say strange things. Which ones, a seed and a number decide, in whatever process."""
+"""Handlers that return, raise and report strange values. A seed and a number choose them, the same in every process."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ class Mute(Exception):
 
 class Unlike(Exception):
     def __str__(self) -> Any:
-        return None  # noqa: PLE0307 - no text at all
+        return None  # noqa: PLE0307 - it is meant not to be a string
 
 
 def chance_of(seed: int, n: int) -> Random:
@@ -31,7 +31,7 @@ def returned(seed: int, n: int) -> Any:
 
 
 def raised(seed: int, n: int) -> tuple[str, BaseException]:
-    """The text that is in it, and the error."""
+    """Return the text that is in the error, and the error."""
     chance = chance_of(seed, n)
     text = strange.text(chance)
     made: list[BaseException] = [
@@ -61,7 +61,7 @@ def raised(seed: int, n: int) -> tuple[str, BaseException]:
 
 
 def said(seed: int, n: int) -> tuple[str, str, str, Any]:
-    """Stage, message, a line, and how far it is."""
+    """Return a stage, a message, a log line, and a percentage."""
     chance = chance_of(seed, n)
     percent = chance.choice([0, 50.5, 100, -1, 1e300, float("nan"), float("inf"), 2**2000, None])
     return strange.text(chance), strange.text(chance), strange.text(chance), percent

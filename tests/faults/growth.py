@@ -1,7 +1,7 @@
-"""What a long run needs, round by round, and whether that grows.
+"""Measure what a long run needs, round by round, and judge whether that grows.
 
-Growth is the median of the slopes between any two rounds (one round that is out of line moves nothing), times the time
-that has passed. What is allowed is stated for each measure, in `RULES`.
+Growth is the median of the slopes between any two rounds, times the time that has passed. So a single outlier has no
+effect. `RULES` states the growth that is allowed for each measure.
 """
 
 import itertools
@@ -17,26 +17,26 @@ from tests.proof.lives import World
 from tests.servers import PostgresServer
 
 MIB = 1 << 20
-WARM_UP = 2  # rounds that don't count, where there are enough
-FEWEST = 4  # rounds that tell anything …
-FEWEST_WHERE_IT_VARIES = 12  # … where pools fill and empty, or a busy neighbour moves it more than a leak would
+WARM_UP = 2  # rounds that don't count, if there are enough rounds
+FEWEST = 4  # rounds that are needed to judge a measure …
+FEWEST_WHERE_IT_VARIES = 12  # … if pools fill and empty, or a busy machine moves the measure more than a leak would
 
 
 class Measured(Struct):
-    """After a round, at rest. Sizes in MiB, latencies in milliseconds."""
+    """What was measured after a round, at rest. Sizes are in MiB, latencies in milliseconds."""
 
     rss: float
     fds: int
     sockets: int
     threads: int
     connections: int
-    """Of everybody, to the server."""
+    """All connections to the server."""
     hot: float
     """_jobs with its indexes; on SQLite the file."""
     archive: float
     wal: float
     registered: int
-    """Workers on the register; whoever was killed is struck off after an hour."""
+    """Workers on the register. A killed worker is removed from it after an hour."""
     p50: float
     p99: float
     claims: int
@@ -73,7 +73,7 @@ RULES = (
     _Rule("its threads", "", lambda one: one.threads, 3.0, 0.0),
     _Rule("connections to the server", "", lambda one: one.connections, 12.0, 0.25, FEWEST_WHERE_IT_VARIES),
     _Rule("hot table", "MiB", lambda one: one.hot, 4.0, 0.25),
-    _Rule("WAL", "MiB", lambda one: one.wal, 300.0, 0.0),  # up to max_wal_size it may
+    _Rule("WAL", "MiB", lambda one: one.wal, 300.0, 0.0),  # PostgreSQL may let it grow to max_wal_size
     _Rule("p50 of due to claimed", "ms", lambda one: one.p50, 5.0, 0.25, FEWEST_WHERE_IT_VARIES),
     _Rule("p99 of due to claimed", "ms", lambda one: one.p99, 50.0, 0.25, FEWEST_WHERE_IT_VARIES),
 )
@@ -105,7 +105,7 @@ async def measure(stage: Stage, server: PostgresServer | None, pid: int, waits: 
 def _target(link: Path) -> str:
     try:
         return str(link.readlink())
-    except OSError:  # closed while we looked
+    except OSError:  # closed in the meantime
         return ""
 
 
@@ -127,7 +127,7 @@ async def _on_postgres(stage: Stage) -> tuple[int, int, int, int]:
 
 
 def latency(world: World) -> list[float]:
-    """Milliseconds from when a job could be claimed until it was."""
+    """Return the milliseconds from when each job could be claimed until it was claimed."""
     found = []
     for life in world.lives:
         for before, step in itertools.pairwise(life.steps):
@@ -164,7 +164,7 @@ def _judged(rule: _Rule, ends: Sequence[float], values: Sequence[float]) -> Judg
 
 
 def table(rounds: Sequence[Measured]) -> list[str]:
-    """At most fifty lines."""
+    """Return the rounds as lines of a Markdown table. Of many rounds, only every n-th is shown."""
     names = list(Measured.__struct_fields__)
     lines = ["| round | " + " | ".join(names) + " |", "| ---: " * (len(names) + 1) + "|"]
     every = max(1, len(rounds) // 50)

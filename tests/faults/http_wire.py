@@ -1,5 +1,5 @@
-"""A wire between a server and the worker that talks to it over HTTP. It can be cut in the middle of a chosen request,
-or of its answer."""
+"""A wire: a proxy between a server and the worker that talks to it over HTTP. A test can cut it in the middle of a
+chosen request, or of its answer."""
 
 import asyncio
 import re
@@ -13,9 +13,9 @@ _REQUEST = re.compile(rb"POST /[\w/]*?api/worker/([a-z-]+) HTTP")
 
 
 class HttpTrap:
-    """Springs at the next request of one of these calls: `sprung` tells. `how`: "request" resets the connection while
-    the request is half sent; "answer" when the server has answered, before the worker hears of it; "half answer"
-    closes it when half of the answer was sent on."""
+    """A trap that springs at the next request of one of these calls, and then sets `sprung`. `how` says what it does:
+    "request" resets the connection while the request is half sent. "answer" resets it when the server has answered,
+    before the worker gets the answer. "half answer" closes it after half of the answer was passed on."""
 
     def __init__(self, how: str, calls: Container[str]) -> None:
         self.how = how
@@ -24,7 +24,7 @@ class HttpTrap:
 
 
 class HttpWire(TcpProxy):
-    """`silent`: nothing passes on the connections that are made now, and nobody is told."""
+    """A wire. While it is `silent`, new connections are accepted, and nothing passes on them."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(host, port)
@@ -33,7 +33,7 @@ class HttpWire(TcpProxy):
         self.silent = False
 
     def freeze(self) -> list["HttpLink"]:
-        """Half open: what is connected stays so, and nothing passes. Return what was frozen."""
+        """Make the connections half open: they stay open, and nothing passes. Return those that were frozen."""
         found = [link for link in self.links if not link.frozen]
         for link in found:
             link.frozen = True
@@ -51,7 +51,7 @@ class HttpWire(TcpProxy):
         link.frozen = self.silent
         self.links.append(link)
         try:
-            with suppress(OSError, asyncio.CancelledError):  # by nobody but ourselves, at the end
+            with suppress(OSError, asyncio.CancelledError):  # cancelled only when the wire closes
                 await asyncio.gather(link.requests(), link.answers())
         finally:
             self.links.remove(link)
@@ -60,22 +60,22 @@ class HttpWire(TcpProxy):
 
 
 class HttpLink:
-    """One connection. `frozen`: it stays open on both sides, and nothing passes any more."""
+    """One connection. While it is `frozen`, it stays open on both sides, and nothing passes."""
 
     def __init__(self, wire: HttpWire, client: Streams, server: Streams) -> None:
         self._wire = wire
         self._client = client
         self._server = server
-        self.trap: HttpTrap | None = None  # whose answer does not arrive
+        self.trap: HttpTrap | None = None  # the trap that keeps back the next answer
         self.frozen = False
 
     def reset(self) -> None:
-        """RST, to both sides."""
+        """Send RST to both sides."""
         reset(self._client[1])
         reset(self._server[1])
 
     def lose_server(self) -> None:
-        """The server has found out that nobody is there. The worker must do so by itself."""
+        """Reset the server's side only. The worker must find out by itself that the connection is dead."""
         reset(self._server[1])
 
     async def requests(self) -> None:
@@ -103,7 +103,7 @@ class HttpLink:
             if self.trap is not None:
                 if self.trap.how == "half answer":
                     target.write(data[: len(data) // 2])
-                    target.close()  # with FIN: after RST the worker might not get to read the half
+                    target.close()  # with FIN: after RST the worker might not read the half
                 self._spring(self.trap)
                 return
             target.write(data)

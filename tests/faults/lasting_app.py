@@ -1,5 +1,5 @@
-"""Handlers that last, and say in all that they leave behind which run it was: after a failover there may be two runs of
-one version. For workers only."""
+"""Handlers that take some seconds, and mark every result, message and row with their run. After a failover, two runs
+may have the same version. Only workers use this application."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ async def lasting(job: Job, seconds: float) -> dict[str, Any]:
 
 
 async def telling(job: Job, ctx: Context, seconds: float) -> dict[str, Any]:
-    """Its last word follows its last message at once."""
+    """Report progress, then return right after the last report."""
     for percent in range(0, 100, 10):
         ctx.progress(percent, message=job.locked_by)
         await asyncio.sleep(seconds / 10)
@@ -35,7 +35,7 @@ async def telling(job: Job, ctx: Context, seconds: float) -> dict[str, Any]:
 
 
 async def keeping(job: Job, ctx: Context, seconds: float) -> None:
-    """Completes its job together with a row of its own."""
+    """Complete the job and insert a row, in one transaction."""
     await asyncio.sleep(seconds)
     result = marked(job)
     with record.operation("complete", [job.id], version=job.version, result=result, mark=result["mark"]):

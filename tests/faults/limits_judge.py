@@ -1,10 +1,10 @@
-"""Work-conservation of limits, by what was witnessed: while a limit lets a due job start and a worker has a free slot,
-none of these places stays idle for longer than `WITHIN` seconds.
+"""Check from the witnessed history that limits waste no capacity. While a limit lets a due job start and a worker has a
+free slot, this place must not stay idle for longer than `WITHIN` seconds.
 
-A job that is due and ready, a place in all its limits, and a free slot of a live worker: the smallest of the three
-numbers is how many jobs of a topic and value may start at once. Each of these places is a unit that waits. A start
-takes the unit that has waited longest. Jobs of dead and frozen workers are held until they are rescued, and so they
-take their places without an excuse. Nothing is judged while the suite disturbs the workers, and shortly after.
+Three numbers bound how many jobs of a topic and value may start at once: the jobs that are due and ready, the places in
+all their limits, and the free slots of live workers. The smallest of the three is the number of units that wait. A
+start takes the unit that has waited longest. Jobs of dead and frozen workers are held until they are rescued, so they
+count for their limits until then. Nothing is judged while the suite disturbs the workers, and shortly after.
 """
 
 import heapq
@@ -20,7 +20,7 @@ from tests.proof.witness import JOBS, NEVER, RECORDS, WORKERS
 
 WITHIN = 1.0  # seconds that a place may stay idle …
 SLACK = 1.0  # … and by which a busy machine may be late
-_ENDS = {"stop": "cont", "server kill": "server back"}  # of a fault that lasts: its end
+_ENDS = {"stop": "cont", "server kill": "server back"}  # by fault that lasts: the event that ends it
 
 _Key = tuple[str, str | None]  # topic and share
 _Counted = tuple[str, str, str | None, str]  # kind, name, field and value
@@ -31,7 +31,7 @@ class _Books:
         self.limited: dict[str, list[dict[str, Any]]] = {}
         self.due: Counter[_Key] = Counter()
         self.held: Counter[_Counted] = Counter()
-        self.busy: Counter[str] = Counter()  # by worker
+        self.busy: Counter[str] = Counter()  # jobs that a worker holds, by its name
         self.starts: defaultdict[_Counted, list[int]] = defaultdict(list)
         self.workers: dict[str, Row] = {}
         self._deaths: dict[str, int] = {}
@@ -124,7 +124,7 @@ def idle(history: History, within: float = WITHIN + SLACK) -> list[Violation]:
     books = _Books(history)
     found: list[Violation] = []
     waiting: dict[_Key, list[int]] = {}
-    later = list(chain.from_iterable(books.disturbed))  # times at which something changes by itself
+    later = list(chain.from_iterable(books.disturbed))  # times at which something changes without a write
     heapq.heapify(later)
 
     def look(at: int) -> None:

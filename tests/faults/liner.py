@@ -1,6 +1,6 @@
 """A producer of jobs with keys: `python -m tests.faults.liner URL FOLDER SEED CLIENTS COUNT`. Each client has its own
-store, and enqueues that many jobs under all policies. Some come in transactions of the caller that stay open for a
-while, and some of those are rolled back. It keeps a record in FOLDER."""
+store, and enqueues COUNT jobs under all policies. Some are enqueued in the caller's own transactions, which stay open
+for a while. Some of these are rolled back. The producer keeps a record in FOLDER."""
 
 import asyncio
 import sqlite3
@@ -17,15 +17,15 @@ from tests.closing import connected
 from tests.proof.history_app import new_ids
 from tests.proof.recorder import Recorder
 
-KEYS = 50  # of each policy
+KEYS = 50  # for each policy
 POLICIES: tuple[Literal["reject", "queue", "replace"], ...] = ("reject", "queue", "replace")
 KINDS: dict[str, dict[str, Any]] = {"quick": {}, "nap": {"seconds": 0.02}, "flaky": {"good_from": 2}, "hopeless": {}}
-IN_TRANSACTIONS = 0.1  # of all enqueues
-LONGEST = {"postgres": 2.0, "sqlite": 0.05}  # seconds that they stay open; SQLite has one writer
+IN_TRANSACTIONS = 0.1  # share of enqueues
+LONGEST = {"postgres": 2.0, "sqlite": 0.05}  # seconds that a transaction stays open; SQLite has one writer
 
 
 class RolledBack(Exception):
-    """The caller has changed its mind."""
+    """The caller has rolled its transaction back."""
 
 
 class Client:
@@ -52,7 +52,7 @@ class Client:
         return {"topic": topic, "payload": KINDS[topic], "id": new_ids.one(), "key": key, "if_live": policy}
 
     async def _insist(self, count: int) -> None:
-        """Until it is told. The ids stay the same, so that nothing is made twice."""
+        """Enqueue jobs, again and again until the store answers. The ids stay the same, so no job is made twice."""
         drafts = [self._draft() for _ in range(count)]
         while True:
             try:

@@ -1,4 +1,5 @@
-"""Work for a stage: producers that never give up, and an operator who interferes, all of it on record."""
+"""Load for a stage: producers that repeat each enqueue until it is answered, and an operator who interferes. All their
+calls are recorded."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -33,7 +34,7 @@ Chosen = tuple[str, str, str | None]  # id, topic, key
 
 
 async def signal(jobs: Jobs, record: Recorder, job_id: str) -> None:
-    """Until it is told. The id stays the same, so that it is stored once."""
+    """Signal the job, again and again until the store answers. The id stays the same, so the signal is stored once."""
     data, repeats = {"for": job_id}, False
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -41,7 +42,7 @@ async def signal(jobs: Jobs, record: Recorder, job_id: str) -> None:
                 with record.operation("signal", [job_id], name="go", id="s1", data=data):
                     try:
                         await jobs.signal(job_id, "go", data, id="s1", by="ann")
-                    except StoreError as error:  # the job is read once more, after the signal was stored
+                    except StoreError as error:  # it may have come after the signal was stored
                         raise OutcomeUnknown(str(error)) from error
                     except SignalRefused as refused:
                         if not repeats or refused.why != "known":
@@ -55,13 +56,14 @@ async def signal(jobs: Jobs, record: Recorder, job_id: str) -> None:
                 repeats = True
                 await asyncio.sleep(0.1)
             except (InvalidState, LookupError):
-                return  # it has ended, or is deleted
+                return  # the job has ended, or is deleted
             else:
                 return
 
 
 class Load:
-    """`jobs` is the client. `made` are the ids of what was asked for, whether it was told or not."""
+    """Producers and an operator that use the client `jobs`. `made` holds the ids of all enqueues, also of unanswered
+    ones."""
 
     def __init__(self, stage: Stage, jobs: Jobs, kinds: dict[str, dict[str, Any]] | None = None) -> None:
         self._stage = stage
@@ -69,7 +71,7 @@ class Load:
         self._kinds = KINDS if kinds is None else kinds
         self._ids: IdMaker = new_ids
         self.made: list[str] = []
-        self.unknown = 0  # enqueues that nobody has answered
+        self.unknown = 0  # enqueues whose outcome is unknown
 
     @property
     def _record(self) -> Recorder:
@@ -77,8 +79,8 @@ class Load:
 
     @asynccontextmanager
     async def going_on(self, *, rate: float, least: int, callers: int = 3, meddle: bool = True) -> AsyncIterator[None]:
-        """Jobs come at about that rate per second while the block runs, and until there were so many; half of them
-        alone, half of them in batches. And an operator meddles."""
+        """Enqueue about `rate` jobs per second while the block runs, and until `least` were enqueued. Half of them come
+        alone, half in batches. If `meddle` is true, an operator interferes."""
         over = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for _ in range(callers):
@@ -91,7 +93,7 @@ class Load:
                 over.set()
 
     async def pile(self, topic: str, count: int, **options: Any) -> None:
-        """So many of one kind, for when there is nothing else to do."""
+        """Enqueue `count` jobs of one topic, by default with priority 0: workers take them when no other job is due."""
         own = {"priority": 0, **options}
         for at in range(0, count, 100):
             await self._insist([(self._ids.one(), topic, None) for _ in range(min(100, count - at))], **own)
@@ -99,7 +101,7 @@ class Load:
     async def _produce(self, over: asyncio.Event, least: int, pause: float) -> None:
         chance = self._stage.chance
         while not over.is_set() or len(self.made) < least:
-            size = BATCH if chance.random() < 1 / (1 + BATCH) else 1  # as many jobs come in batches as alone
+            size = BATCH if chance.random() < 1 / (1 + BATCH) else 1  # half of the jobs come in batches
             await self._insist([self._choose() for _ in range(size)])
             await asyncio.sleep(pause / BATCH * 2 * chance.uniform(0.0, 1.0))
 
@@ -110,7 +112,7 @@ class Load:
         return self._ids.one(), topic, key
 
     async def _insist(self, chosen: Sequence[Chosen], **options: Any) -> None:
-        """Until it is told. The ids stay the same, so that nothing is made twice."""
+        """Enqueue the jobs, again and again until the store answers. The ids stay the same, so no job is made twice."""
         self.made += [job_id for job_id, _, _ in chosen]
         async with asyncio.timeout(PATIENCE):
             while True:
@@ -122,7 +124,7 @@ class Load:
                     await asyncio.sleep(0.1)
         for job_id, topic, _ in chosen:
             if topic in SIGNALLED:
-                await asyncio.sleep(self._stage.chance.choice([0.0, 0.1]))  # before it waits, or when it does
+                await asyncio.sleep(self._stage.chance.choice([0.0, 0.1]))  # before or after the job waits
                 await signal(self._jobs, self._record, job_id)
 
     async def _enqueue(self, chosen: Sequence[Chosen], **options: Any) -> None:
@@ -141,7 +143,7 @@ class Load:
             told(await self._jobs.enqueue_many(drafts))
 
     async def _meddle(self, over: asyncio.Event) -> None:
-        """An operator who cancels, requeues, deletes, updates and pauses, whether that is allowed or not."""
+        """Cancel, requeue, delete, update and pause as an operator would, also where that is not allowed."""
         chance = self._stage.chance
         while not over.is_set():
             await asyncio.sleep(chance.uniform(0.05, 0.3))
@@ -160,7 +162,7 @@ class Load:
     async def _pause(self) -> None:
         try:
             await self._jobs.topics.pause("nap", by="ann")
-        finally:  # whatever we were told: a topic that stays paused is never drained
+        finally:  # also after an error: a topic that stays paused is never drained
             await self._resume()
 
     async def _resume(self) -> None:

@@ -1,4 +1,4 @@
-"""What a failover has lost: told from the old primary's own log, excused, and nothing else is."""
+"""Find what a failover has lost in the old primary's own log, and excuse exactly that in the history."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ from tests.proof.recorder import now
 from tests.proof.witness import ARCHIVE, JOBS, SIGNALS, TablesAt, Witness
 
 Run = tuple[str, int, str]  # job, version, worker
-SOON = 100_000  # microseconds in which an outcome that is not refused is stored
+SOON = 100_000  # microseconds within which an outcome is stored, if it is not refused
 
 
 class Lost(Struct):
@@ -29,7 +29,7 @@ class Lost(Struct):
     changes: list[RowChange]
     marks: set[str]
     wrong: list[Violation]
-    """Where it is not exactly what the standby had not received."""
+    """Differences between what was lost and what the standby had not received."""
 
     @property
     def made(self) -> set[str]:
@@ -45,7 +45,7 @@ class Lost(Struct):
 
     @property
     def signalled(self) -> set[str]:
-        """Jobs that had got a signal."""
+        """Return the ids of jobs whose signals were lost."""
         return {one.after["job_id"] for one in self.changes if (one.table, one.op) == (SIGNALS, "insert") and one.after}
 
     @property
@@ -54,7 +54,7 @@ class Lost(Struct):
 
 
 async def lost_with(dead: Server, promoted: Server, begin: str, gone: int, at: int) -> Lost:
-    """`begin`: a place in the dead server's log from before the standby was cut off."""
+    """Return what was lost with the dead server. `begin`: a position in its log from before the standby was cut off."""
     switch = position(promoted.came_from())
     late = {tx for tx, place in dead.committed_since(begin).items() if place >= switch}
     async with dead.alone():
@@ -108,7 +108,7 @@ async def judge(stage: Stage, losses: list[Lost], result: Result) -> Result:
 
 
 def forget_lost(history: History, losses: list[Lost], marks: set[str]) -> list[Execution]:
-    """The new primary's history has nothing of what was lost: neither may the record. The runs that are dropped."""
+    """Drop from the record what was lost: the new primary's history doesn't have it either. Return the dropped runs."""
     history.operations = [found for one in history.operations if (found := _excused(one, losses, marks)) is not None]
     claims = {run for lost in losses for run in lost.claims}
     world = World(history)
@@ -146,7 +146,7 @@ def _answers(one: Operation) -> list[dict[str, Any]]:
 
 
 def _is_lost(world: World, claims: set[Run], run: Execution) -> bool:
-    """Unless the same worker has claimed the same version again before it began."""
+    """True if the run's claim was lost, and the same worker had not claimed this version again before the run began."""
     if (run.job_id, run.version, run.worker) not in claims:
         return False
     begun = world.by_database(run.begun)
@@ -159,7 +159,7 @@ def _is_lost(world: World, claims: set[Run], run: Execution) -> bool:
 
 
 def beside_their_successors(history: History, runs: list[Execution]) -> Iterator[Execution]:
-    """Those whose version was another's by the time they ended: all they had to say then was too late."""
+    """Yield the runs that ended after their version was claimed again: the store must refuse their outcomes."""
     world = World(history)
     for run in runs:
         ended = None if run.ended is None else world.by_database(run.ended)
@@ -172,7 +172,7 @@ def beside_their_successors(history: History, runs: list[Execution]) -> Iterator
 
 
 def heard(history: History, runs: list[Execution], marks: set[str]) -> Iterator[Violation]:
-    """Nothing of what these runs said may have been taken for another's word."""
+    """Yield a violation for each result, row or progress of these runs that the store accepted for another run."""
     said = {run.result["mark"]: run for run in runs if isinstance(run.result, dict) and "mark" in run.result}
     for row in [*history.archive.values(), *history.jobs.values()]:
         mark = row["result"].get("mark") if isinstance(row["result"], dict) else None

@@ -1,7 +1,7 @@
-"""Ways to hold it wrong. Each is done to a stage under load, and may be refused; how, its caller judges."""
+"""Ways to misuse rowlock. Each is tried on a stage under load, and may be refused. The caller judges the refusal."""
 
 # mypy: disable-error-code="no-untyped-call, arg-type, misc"
-# Wrong on purpose.
+# The calls are wrong on purpose.
 
 import asyncio
 import math
@@ -51,11 +51,11 @@ NOWHERE = [
 
 
 class Unseen(Exception):
-    """Something that must be refused was not."""
+    """rowlock did not refuse something that it must refuse."""
 
 
 class Misuses:
-    """`jobs` is everyone's; `made` are the ids that were asked for, whether anything came of it or not."""
+    """All misuses share `jobs`. `made` holds the ids that were used for enqueues, whether these succeeded or not."""
 
     def __init__(self, stage: Stage, jobs: Jobs, url: str) -> None:
         self._stage = stage
@@ -95,7 +95,7 @@ class Misuses:
                 entries = chance.choice([junk(), [junk()], [("quick", {}), junk()]])
                 answers = await self._jobs.enqueue_many(entries, notify=junk())
                 with self._stage.record.operation("enqueue", [one.id for one in answers], batch=True) as told:
-                    told(answers)  # on record only now: what was refused must not be there
+                    told(answers)  # recorded only now: a refused enqueue must leave no job
             case "update":
                 given = {name: junk() for name in chance.sample(["priority", "run_at", "delay", "payload", "tags"], 2)}
                 await self._jobs.update(one, **given, reason=junk(), by=junk())
@@ -134,7 +134,7 @@ class Misuses:
                 await getattr(self._jobs, verb)(one)
 
     async def used_again(self) -> None:
-        """The id of a job that was completed and deleted: it makes another job, which is completed, too."""
+        """Enqueue with the id of a job that was completed and deleted. That makes a new job, which is completed too."""
         one = await self._enqueue(self._jobs, "quick", {})
         await self._jobs.wait(one, timeout=50)
         with self._stage.record.operation("delete", [one]):
@@ -162,7 +162,7 @@ class Misuses:
         with suppress(asyncio.CancelledError, *REFUSALS):
             await task
         with suppress(*REFUSALS):
-            await other.list()  # whatever was cut off: it can still be used
+            await other.list()  # whatever was cancelled, the client can still be used
         await other.close()
 
     async def _open_and_close(self, jobs: Jobs) -> None:
@@ -170,7 +170,7 @@ class Misuses:
         await jobs.close()
 
     async def never_awaited(self) -> None:
-        """Not begun and left: nothing happens. (Begun by hand and left, asyncio itself forgets whom it waits for.)"""
+        """A call that is never awaited does nothing. (If begun by hand and left, asyncio forgets its awaiter.)"""
         job_id = self._new_id()
         with suppress(ZeroDivisionError), self._stage.record.operation("enqueue", [job_id]):
             self._jobs.enqueue("quick", id=job_id).close()
@@ -207,7 +207,7 @@ class Misuses:
     # ── Threads, loops, processes ──
 
     async def many_threads(self) -> None:
-        """They use one object, and one of them closes and opens it all the time."""
+        """Several threads use one client, and also close and open it again and again."""
         other = Jobs(self._url)
         errors: list[BaseException] = []
         plans = [Random(self._chance.random()) for _ in range(THREADS)]
@@ -230,13 +230,13 @@ class Misuses:
         threads = [threading.Thread(target=work, args=(plan,), daemon=True) for plan in plans]
         for thread in threads:
             thread.start()
-        while any(thread.is_alive() for thread in threads):  # noqa: ASYNC110 - threads tell nobody
+        while any(thread.is_alive() for thread in threads):  # noqa: ASYNC110 - threads set no event
             await asyncio.sleep(0.01)
         await other.close()
         check_all(errors)
 
     async def another_loop(self) -> None:
-        """One after the other, and none of them says goodbye."""
+        """Use the shared client in another event loop, and close only the store of that loop."""
 
         async def use() -> None:
             await self._enqueue(self._jobs, "quick", {})
@@ -254,7 +254,7 @@ class Misuses:
             raise Unseen(f"{verb} was not refused in an event loop")
 
     async def forked(self) -> None:
-        """The child goes on with what it has inherited. In SQLite that is refused."""
+        """A forked child goes on with the client that it has inherited. On SQLite that is refused."""
         job_id = self._new_id()
         hears, says = os.pipe()
         pid = os.fork()
@@ -329,7 +329,7 @@ class Misuses:
             await must_refuse(WrongContext, asyncio.to_thread(lambda: asyncio.run(other.stop())))
 
     async def kept_context(self) -> None:
-        """A handler's context outlives its run."""
+        """A handler's context is used after its run has ended."""
         other = app(self._stage.record, self._url)
         kept: list[Context] = []
 
@@ -361,7 +361,7 @@ class Misuses:
         finally:
             await other.close()
 
-    # ── Others' things ──
+    # ── Foreign connections, bad handlers, bad addresses ──
 
     async def foreign_connection(self) -> None:
         chance = self._chance
@@ -435,7 +435,7 @@ async def must_refuse(how: type[BaseException] | tuple[type[BaseException], ...]
 
 
 def check_all(answers: Sequence[object]) -> None:
-    """Of several at once: none may fail in a way that is not ours."""
+    """Raise the first answer that is an exception, but not one of rowlock's REFUSALS."""
     for answer in answers:
         if isinstance(answer, BaseException) and not isinstance(answer, REFUSALS):
             raise answer

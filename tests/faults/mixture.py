@@ -1,4 +1,4 @@
-"""Faults of all kinds, one after the other as chance will have it; workers that sleep do so beside the rest."""
+"""Faults of all kinds, one after the other in a random order. Frozen workers sleep while the other faults happen."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ def options_of(url: str) -> str:
 
 
 class Mixture:
-    """`wire`: by which the workers that may be harmed reach the server."""
+    """Faults for a stage. Those workers that may be harmed reach the server by `wire`."""
 
     def __init__(self, stage: Stage, server: PostgresServer | None, wire: Wire | None, jobs: Jobs) -> None:
         self._stage = stage
@@ -47,7 +47,7 @@ class Mixture:
             await self._stage.fleet.working(worker, PROCESSES)
 
     async def stir(self, seconds: float) -> None:
-        """For so long. At the end everybody is awake."""
+        """Make faults for so many seconds. Return when all frozen workers are awake again."""
         end = time.monotonic() + seconds
         faults = [fault for weight, fault in self._menu for _ in range(weight)]
         while time.monotonic() < end:
@@ -62,7 +62,7 @@ class Mixture:
         return self._stage.launch(processes=PROCESSES, ROWLOCK_URL=url)
 
     async def _busy(self) -> tuple[WorkerProcess, int] | None:
-        """A process that holds jobs, and that is awake."""
+        """Return a worker, and a process of it that holds jobs and is not frozen; None if there is none."""
         found = await self._stage.busy_process()
         return None if found is None or found[1] in self._asleep else found
 
@@ -76,7 +76,7 @@ class Mixture:
             self._launch()
 
     async def _replace(self) -> None:
-        """SIGTERM, and another one in its place."""
+        """Start a new worker, and stop an old one by SIGTERM."""
         awake = [worker for worker in self._stage.workers if not worker.children() & self._asleep.keys()]
         if awake:
             worker = self._stage.chance.choice(awake)
@@ -84,7 +84,7 @@ class Mixture:
             await self._stage.stop_politely(worker)
 
     async def _poison(self) -> None:
-        """A job that kills whoever runs it."""
+        """Enqueue a job that kills the worker that runs it."""
         job_id = new_ids.one()
         with suppress(StoreError), self._stage.record.operation("enqueue", [job_id], topic="deadly", key=None) as told:
             told(await self._jobs.enqueue("deadly", id=job_id))
@@ -103,7 +103,7 @@ class Mixture:
         self._stage.record.fault("cont", pid)
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-        await asyncio.sleep(1.0)  # it may not be able to obey yet
+        await asyncio.sleep(1.0)  # right after SIGCONT, the process may not react to SIGTERM yet
         del self._asleep[pid]
 
     # ── The server, and the ways to it ──
@@ -125,7 +125,7 @@ class Mixture:
                 link.reset()
 
     async def _half_open(self) -> None:
-        """Nobody may be told to stop before those on the other end have found out."""
+        """Make all connections half open. Return when the workers have noticed: until then, none may be stopped."""
         assert self._wire is not None
         self._stage.record.fault("half-open line", "")
         frozen = self._wire.freeze()

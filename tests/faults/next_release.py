@@ -1,5 +1,5 @@
-"""`python -m tests.faults.next_release COUNT`: `rowlock migrate` as a release of the future does it, which has so many
-migrations more. All of them are additive: a column that may be empty, and an index on it."""
+"""`python -m tests.faults.next_release COUNT`: run `rowlock migrate` as a future release with COUNT more migrations.
+All of them are additive: a nullable column, and an index on it."""
 
 import sys
 from unittest.mock import patch
@@ -21,7 +21,7 @@ def made_up(package: str, number: int) -> Migration:
 
 
 def make_it_known(count: int) -> None:
-    """To this process, from now on."""
+    """Add `count` future migrations to those that this process knows."""
     original = migrations.load
 
     def load(package: str) -> tuple[Migration, ...]:

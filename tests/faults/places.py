@@ -1,4 +1,4 @@
-"""Where a stage stands: a file of SQLite's, or a PostgreSQL server of its own that keeps what it has acknowledged."""
+"""Databases for stages: an SQLite file, or a new PostgreSQL server that keeps what it has acknowledged."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from tests.servers import PostgresServer
 
 @asynccontextmanager
 async def staged(cell: Cell, app: str = "history_app:jobs") -> AsyncIterator[Stage]:
-    """A stage on the cell's kind of database."""
+    """Yield a stage on the cell's kind of database."""
     if cell.store == "sqlite":
         cell.folder.mkdir(parents=True, exist_ok=True)
         async with prepared(cell.folder, f"sqlite:///{cell.folder}/jobs.db", cell.seed, app=app) as stage:
@@ -24,7 +24,7 @@ async def staged(cell: Cell, app: str = "history_app:jobs") -> AsyncIterator[Sta
 async def on_server(
     cell: Cell, *, app: str = "history_app:jobs", settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[tuple[Stage, PostgresServer]]:
-    """A stage, and the server under it, which may be killed."""
+    """Yield a stage, and its PostgreSQL server, which the suite may kill."""
     with PostgresServer(durable=True, settings=settings) as server:
         async with prepared(cell.folder, server.url(), cell.seed, app=app) as stage:
             yield stage, server

@@ -1,4 +1,4 @@
-"""The application of the history, and handlers that take their process along or eat its memory."""
+"""The application of the history, with handlers that kill their process or use up its memory."""
 
 import faulthandler
 import os
@@ -11,7 +11,7 @@ from rowlock.core.retry import Delays
 from tests.proof.history_app import app, output
 from tests.proof.recorder import Recorder
 
-MOST_MEMORY = 128 << 20  # bytes that a hog may have beyond what is there
+MOST_MEMORY = 128 << 20  # bytes that a hog may take beyond what its process uses already
 SOON = Delays((0.05, 0.1))
 
 record = Recorder(Path(os.environ["ROWLOCK_PROOF_RECORD"]))
@@ -21,7 +21,7 @@ jobs = app(record)
 @jobs.task(retry=SOON)
 async def exits(job: Job) -> None:
     last_words(job)
-    os._exit(0 if job.version % 2 else 7)  # a process that ends well has not ended well
+    os._exit(0 if job.version % 2 else 7)  # exit code 0 is a crash, too
 
 
 @jobs.task(retry=SOON)
@@ -32,7 +32,7 @@ def segfaults(job: Job) -> None:
 
 @jobs.task(retry=SOON)
 def hogs(job: Job) -> None:
-    hog(1 << 20)  # not to the last byte: there Python itself breaks, and takes the innocent along
+    hog(1 << 20)  # not to the last byte: then Python itself breaks, and so do the good jobs
 
 
 @jobs.task(retry=SOON, process=True)
@@ -56,13 +56,13 @@ def apart(job: Job) -> dict[str, object]:
 
 
 def last_words(job: Job) -> None:
-    """It is the worker that dies, unless this is a child of it: suspects run in one."""
+    """Record that the worker is about to die. A child process of the worker, in which suspects run, records nothing."""
     if f"-{os.getpid()}-" in str(job.locked_by):
         record.fault("exit", str(job.locked_by))
 
 
 def hog(*sizes: int) -> None:
-    """Until there is no room left for a piece of each of these sizes."""
+    """Take memory until no piece of any of these sizes fits any more. Then free it, and raise MemoryError."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, before[1]))
@@ -74,7 +74,7 @@ def hog(*sizes: int) -> None:
         except MemoryError:
             pass
     pieces = len(hoard)
-    # The traceback would keep it, and with it the memory that others need to write down how they ended.
+    # The traceback would keep the list alive, and with it the memory that other jobs need to store their outcomes.
     hoard.clear()
     resource.setrlimit(resource.RLIMIT_AS, before)
     raise MemoryError(f"{pieces} pieces, and nothing left")

@@ -1,5 +1,5 @@
-"""A producer in a process of its own: `python -m tests.faults.producer URL FOLDER SEED PAUSE`. It enqueues, with delays
-and without, and keeps a record in FOLDER, until its stdin ends."""
+"""A producer in its own process: `python -m tests.faults.producer URL FOLDER SEED PAUSE`. Until its stdin ends, it
+enqueues jobs with and without delays, and keeps a record in FOLDER."""
 
 import asyncio
 import sys

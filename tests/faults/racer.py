@@ -1,7 +1,7 @@
-"""One of several processes that claim at once: `python -m tests.faults.racer URL STORES SEED`.
+"""One of several processes that claim at the same time: `python -m tests.faults.racer URL STORES SEED`.
 
-Each store has a connection of its own. It says that it is ready, begins when it is told to, and writes down every claim
-that it was given: worker, job, version.
+Each store has its own connection. The process prints "ready", waits for a line on stdin, and then claims. At the end it
+prints every claim that it was given: worker, job, version.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from rowlock.core.lifecycle import Settlement, Transition
 from rowlock.stores import open_store
 from rowlock.stores.base import Claim, Claimed, Store
 
-LEASE = 600.0  # seconds: nobody's may run out
+LEASE = 600.0  # seconds: no lease may run out
 DONE = Transition(event="completed", status=Status.COMPLETED, result="null", ran=0.0)
 
 
 async def race(store: Store, worker: str, chance: Random) -> list[tuple[str, str, int]]:
-    """Claims in batches of any size, some of them together with the completion of the batch before, until nothing is
-    left that could be claimed."""
+    """Claim in batches of any size until no job can be claimed any more. Some claims also complete the batch before.
+    Return the claims."""
     found: list[tuple[str, str, int]] = []
     held: list[Settlement] = []
     while True:

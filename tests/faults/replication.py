@@ -1,4 +1,4 @@
-"""A primary and a standby that follows it, on one machine, and what is left of a primary that was killed."""
+"""A primary and a standby that follows it, on one machine, and a look at what a killed primary has left behind."""
 
 import asyncio
 import os
@@ -17,13 +17,13 @@ from tests.servers import PostgresServer, ServerError, find_postgres
 from tests.waiting import until
 
 NEEDED = ("pg_basebackup", "pg_waldump")
-NAME = "standby"  # under which the standby is known to the primary
+NAME = "standby"  # the name by which the primary knows the standby
 LSN = re.compile(r"[0-9A-F]+/[0-9A-F]+")
 _COMMIT = re.compile(r"tx: +(\d+), lsn: ([0-9A-F]+/[0-9A-F]+).* desc: COMMIT")
 
 
 def missing() -> str | None:
-    """Why there is no replication on this machine."""
+    """Return why there is no replication on this machine; None if there is."""
     folder = find_postgres()
     absent = [name for name in NEEDED if not (folder / name).exists()]
     return f"{folder} lacks {', '.join(absent)}" if absent else None
@@ -35,13 +35,13 @@ def position(lsn: str) -> int:
 
 
 class Server(PostgresServer):
-    """Can be made a copy of another one, which it follows, and be promoted."""
+    """A PostgreSQL server that can become a standby of another one, and be promoted."""
 
     def follow(self, primary: "Server") -> None:
-        """Begin anew as its standby. The port stays what it was."""
+        """Start again as a standby of the primary, with a copy of its data. The port stays the same."""
         if self._guard is None:
             self._create()
-        self._password = primary._password  # it is a copy
+        self._password = primary._password  # the copy has the primary's passwords
         shutil.rmtree(self._data)
         words = ["-d", f"{primary.url()}?application_name={NAME}", "-D", self._data, "-R", "-X", "stream", "-c", "fast"]
         argv = [str(word) for word in (self._bin / "pg_basebackup", *words, "--no-sync")]
@@ -52,11 +52,11 @@ class Server(PostgresServer):
         self.start()
 
     async def promote(self) -> None:
-        """Returns when it can be written to."""
+        """Promote the standby. Return when it can be written to."""
         await self.execute("SELECT pg_promote(true, 60)")
 
     async def wait_for_standby(self, *, synchronous: bool) -> None:
-        """From now on every commit waits for the standby, or none does."""
+        """Make every commit wait for the standby, or none."""
         names = f"'{NAME}'" if synchronous else "''"
         await self.execute(f"ALTER SYSTEM SET synchronous_standby_names = {names}", "SELECT pg_reload_conf()")
         wanted = "sync" if synchronous else "async"
@@ -71,17 +71,17 @@ class Server(PostgresServer):
         return {(row[0], row[1], row[2]) for row in rows}
 
     async def position(self) -> str:
-        """Of the end of its log."""
+        """Return the position (LSN) of the end of its log."""
         [row] = await self.fetch("SELECT pg_current_wal_lsn()::text")
         return str(row[0])
 
     async def replayed(self, lsn: str) -> None:
-        """Wait until the standby has come as far."""
+        """Wait until the standby has replayed the log up to there."""
         query = f"SELECT 1 FROM pg_stat_replication WHERE replay_lsn >= '{lsn}'"
         await until(lambda: self.fetch(query), what="the standby to follow")
 
     def freeze(self) -> None:
-        """As when its host hangs, or the network: connections stay open, and nobody answers. kill9() ends it."""
+        """Freeze the server's processes, as if its host hung: connections stay open, unanswered. kill9() ends that."""
         postmaster = self.pid
         assert postmaster is not None
         os.kill(postmaster, signal.SIGSTOP)
@@ -90,28 +90,28 @@ class Server(PostgresServer):
                 os.kill(pid, signal.SIGSTOP)
 
     def demote(self) -> None:
-        """It stays, and says that it is read-only."""
+        """Make the running server read-only, as it then reports to clients."""
         statements = ("ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
         asyncio.run(self.execute(*statements))
 
     async def cut_off(self) -> None:
-        """Nothing more reaches the standby, and nobody notices for a minute."""
+        """Freeze replication: nothing more reaches the standby, and neither server notices for a minute."""
         for (pid,) in await self.fetch("SELECT pid FROM pg_stat_replication"):
             os.kill(pid, signal.SIGSTOP)
 
     def came_from(self) -> str:
-        """After its promotion: where the old primary's log ends for it."""
+        """Return the position in the old primary's log at which this server was promoted."""
         history = max((self._data / "pg_wal").glob("*.history"))
         found = LSN.findall(history.read_text().splitlines()[-1])
         return str(found[0])
 
     def committed_since(self, lsn: str) -> dict[int, int]:
-        """Transactions and where their commits stand in the log of a server that is down."""
+        """Return transactions, and the positions of their commits in the log. The server must be down."""
         timeline = max(file.name[:8] for file in (self._data / "pg_wal").glob("[0-9A-F]" * 24))
         words = ["-p", self._data / "pg_wal", "-t", str(int(timeline, 16)), "-r", "Transaction", "-s", lsn]
         said = subprocess.run(
             [str(word) for word in (self._bin / "pg_waldump", *words)], capture_output=True, text=True, check=False
-        )  # it ends with an error: where the log ends there is no record
+        )  # pg_waldump fails at the end of the log, where there is no record
         found = {int(tx): position(at) for tx, at in _COMMIT.findall(said.stdout)}
         if not found:
             raise ServerError(f"pg_waldump found no commits:\n{said.stderr}")
@@ -119,7 +119,7 @@ class Server(PostgresServer):
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Start it where nobody finds it, to look at what it knows."""
+        """Start the server on another port, where no client finds it, to read its tables."""
         port, self.port = self.port, 0
         try:
             await asyncio.to_thread(self.start)
@@ -135,7 +135,7 @@ class Server(PostgresServer):
 
 
 class Pair:
-    """`url` names both, and leads to the one that can be written to."""
+    """A primary and its standby. `url` names both, and leads clients to the one that can be written to."""
 
     def __init__(self, primary: Server, standby: Server) -> None:
         self.primary = primary
@@ -145,7 +145,7 @@ class Pair:
         self.url = f"{login}@{hosts}/postgres?target_session_attrs=read-write"
 
     async def fail_over(self, how: Callable[[Server], None] = Server.kill9) -> Server:
-        """Kill the primary, promote the standby. Answers the dead one: `renew` makes it a standby again."""
+        """Kill the primary, and promote the standby. Return the dead server: `renew` makes it a standby again."""
         dead = self.primary
         await asyncio.to_thread(how, dead)
         await self.standby.promote()

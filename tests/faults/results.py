@@ -1,4 +1,4 @@
-"""What came of a suite on one database, and the lines and files by which it is told."""
+"""The result of a suite on one database, and the lines and files that report it."""
 
 import json
 import statistics
@@ -20,7 +20,7 @@ class Result(Struct):
     seed: int
     violations: list[Violation] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
-    """In the order in which they are told; `… s` are seconds."""
+    """In the order of the report. `… s` are seconds."""
     seconds: float = 0.0
     not_run: str | None = None
     """Why the cell is empty: it doesn't apply, or this machine lacks something."""
@@ -41,7 +41,7 @@ class Result(Struct):
         return f"{name}: {len(self.violations)} violations, {said}, {self.seconds:.1f} s, seed {self.seed}"
 
     def details(self, most: int = 20) -> str:
-        """All that is wrong."""
+        """Return the violations, at most so many, and the error, as lines."""
         lines = [f"  {one.invariant} {one.job_id or ''} {one.text}" for one in self.violations[:most]]
         if len(self.violations) > most:
             by = Counter(one.invariant for one in self.violations)
@@ -50,7 +50,7 @@ class Result(Struct):
 
 
 def _gist(error: str) -> str:
-    """The last line of it that says something: a group of exceptions ends with a frame."""
+    """Return the last line that is not just a frame: a group of exceptions ends with one."""
     lines = (line.strip(" |+-") for line in reversed(error.splitlines()))
     return next(filter(None, lines), error)
 
@@ -60,7 +60,7 @@ def _number(value: float) -> str:
 
 
 def figures(histories: Sequence[History]) -> dict[str, float]:
-    """What every suite tells."""
+    """Return the figures that every suite reports."""
     count = Counter[str]()
     recovery: list[float] = []
     for history in histories:
@@ -76,7 +76,7 @@ def figures(histories: Sequence[History]) -> dict[str, float]:
 
 
 def recoveries(world: World) -> list[float]:
-    """Seconds from the death of a worker until the jobs that it held were taken back."""
+    """Return, for each job that a dead worker held, the seconds from its death until the job was taken back."""
     found = []
     for life in world.lives:
         for version, claim in life.claims.items():
@@ -91,7 +91,7 @@ def recoveries(world: World) -> list[float]:
 
 
 def write_report(results: Sequence[Result], folder: Path, **facts: Any) -> None:
-    """results.json and results.md."""
+    """Write results.json and results.md."""
     folder.mkdir(parents=True, exist_ok=True)
     document = {**facts, "results": [msgspec.to_builtins(result) for result in results]}
     (folder / "results.json").write_text(json.dumps(document, indent=1))

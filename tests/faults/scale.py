@@ -1,4 +1,4 @@
-"""How much of everything: the quick column of the fault table, and what the small test runs."""
+"""How many jobs and faults each suite makes: for the quick column of the fault table, and for the small test."""
 
 from msgspec import Struct
 
@@ -8,20 +8,20 @@ class Scale(Struct, frozen=True, kw_only=True):
     rate: float = 120.0  # jobs enqueued per second while faults happen
     kills: int = 100
     last_tries: int = 3  # kills of a worker whose jobs are on their last try …
-    on_last_try: int = 2000  # … and how many those are each time
-    after_effects: int = 10  # jobs that do harm after they have returned: each costs a worker process
+    on_last_try: int = 2000  # … and the number of these jobs each time
+    after_effects: int = 10  # jobs that do harm after they have returned: each kills a worker process
     blocks: int = 12  # handlers that block an event loop
     zombies: int = 20
-    restarts: int = 5  # of the database
-    cuts: int = 30  # of connections
+    restarts: int = 5  # outages of the database
+    cuts: int = 30  # cuts of connections
     clocks: int = 4
-    deaf: int = 10  # listeners lost
-    fills: int = 1  # of the disk
-    losses: int = 8  # of the SQLite file
-    poison: int = 20  # jobs that kill
-    around_poison: int = 600  # jobs that don't
+    deaf: int = 10  # listeners that are lost
+    fills: int = 1  # times that the disk is filled
+    losses: int = 8  # times that the SQLite file is moved, deleted or replaced, in each part
+    poison: int = 20  # jobs that kill their process or use up its memory
+    around_poison: int = 600  # good jobs beside them
     pinned: float = 30.0  # seconds that a snapshot is held open
-    stops: int = 5  # polite ones, of whole workers
+    stops: int = 5  # stops by SIGTERM, of each kind
     failovers: int = 4
     lagging: int = 2  # failovers to a standby that lags
     raced: int = 5000  # jobs claimed by 16 connections at once
@@ -33,9 +33,9 @@ class Scale(Struct, frozen=True, kw_only=True):
     limited: int = 2000  # jobs of topics with limits …
     limited_workers: int = 16
     limit_faults: int = 20  # … kills and freezes meanwhile
-    strange: int = 1200  # values, of which half as many go through handlers
+    strange: int = 1200  # values for clients, and half as many for handlers
     misuses: int = 300
-    seeds: int = 2000  # of the simulation
+    seeds: int = 2000  # seeds of the simulation
 
 
 QUICK = Scale()

@@ -1,7 +1,7 @@
 """The application whose schedules fire, and an operator who changes them.
 
-As a program it is the operator: it reads one JSON order per line and answers with a line. It is a process of its own,
-so that it has the clock of the machine that it stands on.
+As a program it is the operator: it reads one JSON order per line and answers with a line. The operator has its own
+process, so that it can have the clock of its machine.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ async def tick(job: Job, at: str, schedule: str) -> str:
 
 @jobs.task
 async def slow(job: Job, at: str, schedule: str, seconds: float) -> str:
-    """Takes longer than its schedule's interval."""
+    """Take longer than the schedule's interval. Return the nominal time."""
     await asyncio.sleep(seconds)
     return str(job.fire_at)
 

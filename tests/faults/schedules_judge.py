@@ -1,7 +1,7 @@
-"""What schedules did, by triggers of the test's own, held against a brute-force oracle (S14).
+"""Judge what schedules did against a brute-force oracle (S14).
 
-The triggers write down every change of a schedule and of a fire, so that also what was edited or deleted is known. The
-judge knows the policies from the specification, and the oracle shares no code with rowlock.
+The test's own triggers record every change of a schedule and of a fire. So the judge also knows what was edited or
+deleted. It knows the policies from the specification, and the oracle shares no code with rowlock.
 """
 
 from bisect import bisect_right
@@ -22,7 +22,7 @@ from tests.proof.witness import JOBS, Tables
 
 SECOND = 1_000_000
 LATE = 60 * SECOND
-MOST_RECORDED = 10_000  # times of one decision, or of one edit, that are recorded one by one
+MOST_RECORDED = 10_000  # at most so many times of one decision, or of one edit, are recorded one by one
 DAY = timedelta(days=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -39,8 +39,8 @@ WATCHED = {"_jobs_schedules": SCHEDULE, "_jobs_fires": FIRE}
 
 
 async def watch(tables: Tables) -> None:
-    """Write down every change of schedules and fires from now on, in place of the witness. By statement on PostgreSQL:
-    an outage of hours is recorded in tens of thousands of rows."""
+    """Record every change of schedules and fires from now on, in place of the witness. On PostgreSQL, one trigger call
+    records a whole statement, because after an outage of hours a statement writes tens of thousands of rows."""
     for table, columns in WATCHED.items():
         if tables.kind == "postgres":
             await tables.execute(f"DROP TRIGGER IF EXISTS witness ON {table}")
@@ -86,7 +86,7 @@ class Version(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A fire, as it was written."""
+    """A fire, as it was written to the table."""
 
     op: str
     schedule_id: str
@@ -131,8 +131,8 @@ async def collect(tables: Tables) -> Seen:
 
 
 def without_marks(history: History) -> History:
-    """Return the history as if jobs were inserted with their schedule and time. They get both by a second statement of
-    the same transaction, which the checker knows nothing of."""
+    """Return the history as if jobs were inserted with their schedule and time. In fact, a second statement of the same
+    transaction sets both, and the checker doesn't know that statement."""
     marks: dict[str, dict[str, Any]] = {}
     for change in history.changes:
         if is_mark(change) and change.after is not None:
@@ -160,7 +160,7 @@ def is_mark(change: RowChange) -> bool:
 
 
 class Oracle:
-    """The nominal times between two moments."""
+    """Computes the nominal times between two moments."""
 
     def __init__(self, low: int, high: int) -> None:
         self._low, self._high = moment(low), moment(high) + DAY + timedelta(hours=2)
@@ -213,7 +213,7 @@ class Judge:
         self._oracle = Oracle(min(moments), max(moments))
         self._definitions = {one: versions[-1].definition for one, versions in seen.versions.items()}
         self.late: list[float] = []  # seconds from a nominal time to its decision, if it was the only one
-        self.cut_short = 0  # decisions of which only the newest MOST_RECORDED times are on record
+        self.cut_short = 0  # decisions of which only the newest MOST_RECORDED times were recorded
         self.unrecorded = 0  # times that an edit left without a record
         self.again = 0  # times that came again, after the clock was set back
         self.decisions = 0
@@ -242,7 +242,7 @@ class Judge:
         }
 
     def _decided(self) -> Found:
-        """Every nominal time between the creation and `upto` has one record, and it says what the policies say."""
+        """Every nominal time between the creation and `upto` has one record, and that agrees with the policies."""
         by_decision: dict[tuple[str, int], dict[int, Record]] = defaultdict(dict)
         has_job: dict[str, set[int]] = defaultdict(set)
         for one in self._seen.records:
@@ -264,7 +264,7 @@ class Judge:
                     yield None, f"{after.name}: upto goes back from {shown(before.upto)} to {shown(after.upto)}"
                 records = by_decision.pop((schedule_id, after.upto), {}) if after.upto != before.upto else {}
                 yield from self._as_planned(before, after, records, has_job[schedule_id])
-                # A time that comes again, because upto has gone back, keeps its job.
+                # If upto has gone back, times come again. Such a time keeps its job.
                 has_job[schedule_id] |= {at for at, one in records.items() if one.job_id is not None}
         for (schedule_id, at), records in by_decision.items():
             name = self._seen.versions[schedule_id][0].name
@@ -314,7 +314,7 @@ class Judge:
                 yield None, f"{told}: {shown(at)} should have a job: {record}"
 
     def _once(self) -> Found:
-        """A time is decided once, and has at most one job, by whatever table one counts. If a schedule is edited after
+        """A time is decided once, and has at most one job, by the fires and by the jobs. If a schedule is edited after
         the clock was set back, later times come again."""
         again = {
             schedule_id: [(after.upto, before.upto) for before, after in pairwise(versions) if after.upto < before.upto]
@@ -350,7 +350,7 @@ class Judge:
             if fire is None:
                 yield change.after["id"], "was inserted, and no schedule has a record of it"
             elif fire.kind == "schedule":
-                # An edit of the jitter may have come after the job.
+                # An operator may have edited the jitter after the job was made. So any version's jitter is allowed.
                 late = change.after["run_at"] - fire.fire_at
                 if not 0 <= late <= SECOND * self._most_jitter(fire.schedule_id):
                     yield fire.job_id, f"of {shown(fire.fire_at)} was to run {late} µs later"
@@ -359,7 +359,7 @@ class Judge:
         return max(float(one.definition.get("jitter", 0.0)) for one in self._seen.versions[schedule_id])
 
     def _reject(self) -> Found:
-        """Under if_live="reject" a schedule never has two live jobs. Schedules with edited policies may have."""
+        """Under if_live="reject" a schedule never has two live jobs. Schedules whose policy was edited may have two."""
         always = {
             one
             for one, versions in self._seen.versions.items()
@@ -380,18 +380,17 @@ class Judge:
 
 
 def is_edit(before: Version, after: Version) -> bool:
-    """True if an operator has changed or resumed it."""
+    """True if an operator has changed or resumed the schedule."""
     return before.definition != after.definition or before.resumed_at != after.resumed_at
 
 
 def planned(before: Version, due: list[int], now: int) -> dict[int, str | None]:
-    """Return what the specification says about times that are decided together: the reason why there is no job, or
-    None."""
+    """Return, for times that are decided together, why the specification wants no job. None: it wants one."""
     reasons: dict[int, str | None] = {}
     for at in due:
         if before.paused_at is None:
             continue
-        # A paused schedule makes no job, also not for an earlier time that was not decided yet.
+        # A paused schedule makes no job, not even for an earlier time that was not decided yet.
         if before.resumed_at is None or before.paused_at <= at <= before.resumed_at:
             reasons[at] = "paused"
     rest = [at for at in due if at not in reasons]
@@ -426,7 +425,7 @@ def read(text: str | None) -> int | None:
 
 
 def shown(at: int | None) -> str:
-    """Return the time as {{fire_at}} in a payload is filled in."""
+    """Return the time in the form that {{fire_at}} in a payload gets."""
     return "never" if at is None else moment(at).isoformat().replace("+00:00", "Z")
 
 

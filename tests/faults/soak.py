@@ -102,13 +102,14 @@ class Run(msgspec.Struct):
 
 
 def all_of(stores: list[str] | tuple[str, ...], seed: int, span: float, turn: float) -> list[Run]:
-    """Each in a process of its own: who checks the history of one must not keep the wires of the other waiting."""
+    """Run a soak per store, each in its own process: the check of one history must not block the wires of another.
+    Return the runs."""
     with ProcessPoolExecutor(len(stores), get_context("spawn")) as pool:
         return list(pool.map(one, stores, [seed] * len(stores), [span] * len(stores), [turn] * len(stores)))
 
 
 def one(store: str, seed: int, span: float, turn: float) -> Run:
-    """Whoever is told to stop stops its workers first."""
+    """Run the soak of one store. On SIGTERM it stops its workers first."""
 
     async def stoppable() -> Run:
         running = asyncio.ensure_future(soak(store, seed, span, turn))
@@ -148,7 +149,7 @@ class Soak:
         stage.settings["stop_slack"] = SLACK
 
     async def go_on(self, span: float, turn: float) -> None:
-        """In whole rounds, until the time is over or something is wrong."""
+        """Run whole rounds, until the time is over or a violation is found."""
         end = time.monotonic() + span
         wire = None
         if self._server is not None:

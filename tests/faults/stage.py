@@ -1,7 +1,7 @@
-"""The stage of a suite: a database that is watched, workers in processes of their own, clients that keep a record, and
-what is done to all of them. When it is over, the checker reads what was witnessed.
+"""The stage of a suite: a database with a witness, workers in their own processes, clients that keep a record, and the
+faults that are done to all of them. At the end, the checker reads what was witnessed.
 
-Faults are written down before they are done, so that the checker knows what may be late, and nothing else.
+A fault is recorded before it is done. So the checker knows exactly what may be late.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tests.runtime.system.fleet import Fleet, WorkerProcess, opened
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0  # seconds until what must happen is given up
+PATIENCE = 120.0  # seconds to wait for something that must happen
 
 LEASE, POLL, GRACE, MAINTENANCE = 2.0, 0.3, 2.0, 5.0
 SLOTS = 4
@@ -35,7 +35,7 @@ SLACK = 10.0  # seconds that a busy machine may be late
 
 
 class Stage:
-    """`url` is what workers and clients use, maybe through a proxy; `direct` leads to the database itself."""
+    """Workers and clients use `url`, which may lead through a proxy. `direct` leads to the database itself."""
 
     def __init__(self, fleet: Fleet, record: Recorder, direct: str, seed: int, app: str) -> None:
         self.fleet = fleet
@@ -56,7 +56,7 @@ class Stage:
     # ── Workers ──
 
     async def start_workers(self, count: int, *options: str, processes: int = 1, **env: str) -> None:
-        """Launch them, then wait until all of them work."""
+        """Launch so many workers, then wait until all of them work."""
         new = [self.launch(*options, processes=processes, **env) for _ in range(count)]
         for worker in new:
             await self.fleet.working(worker, processes)
@@ -70,7 +70,7 @@ class Stage:
         return worker
 
     def kill(self, *pids: int) -> None:
-        """kill -9, all in the same moment."""
+        """Send SIGKILL to all these processes in the same moment."""
         for pid in pids:
             self.record.fault("kill", pid)
         for pid in pids:
@@ -78,14 +78,14 @@ class Stage:
                 os.kill(pid, signal.SIGKILL)
 
     def kill_machine(self, worker: WorkerProcess) -> None:
-        """The supervisor and its children, as when the power fails: nobody is left to take their jobs back at once."""
-        worker.signal(signal.SIGSTOP)  # it must not start another child in between
+        """Kill the supervisor and its children, as when the power fails: no process takes their jobs back at once."""
+        worker.signal(signal.SIGSTOP)  # the supervisor must not start another child in between
         self.kill(worker.pid, *worker.children())
         worker.process.wait()
         self.workers.remove(worker)
 
     async def stop_politely(self, worker: WorkerProcess) -> None:
-        """SIGTERM to the supervisor; its end is on record for each of its processes."""
+        """Stop the worker by SIGTERM to its supervisor. Record the supervisor's end for each of its processes."""
         pids = worker.children()
         for pid in pids:
             self.record.fault("term", pid)
@@ -96,7 +96,7 @@ class Stage:
         self.workers.remove(worker)
 
     async def busy_process(self) -> tuple[WorkerProcess, int] | None:
-        """A process that holds jobs at this moment, and its supervisor."""
+        """Return a worker, and the pid of a process of it that holds jobs now; None if there is none."""
         query = "SELECT DISTINCT locked_by FROM _jobs WHERE locked_until IS NOT NULL"
         holders = {int(name.split("-")[-2]) for (name,) in await self.tables.fetch(query) if name}
         found = [(worker, pid) for worker in self.workers for pid in sorted(worker.children() & holders)]
@@ -108,7 +108,7 @@ class Stage:
     # ── The end ──
 
     async def drained(self, patience: float = PATIENCE) -> None:
-        """Until no job is on its way."""
+        """Wait until every job has ended."""
         live = "SELECT count(*) FROM _jobs WHERE status NOT IN ('failed', 'expired', 'cancelled')"
 
         async def empty() -> bool:
@@ -126,7 +126,7 @@ class Stage:
             raise AssertionError(f"{str(error)[-6000:]}\nleft: {left}") from None
 
     async def hurry(self) -> None:
-        """Make due what waits after its second crash, which may take minutes."""
+        """Make jobs due that wait after their second crash, because that may take minutes."""
         late = await self.tables.fetch("SELECT id FROM _jobs WHERE status = 'pending' AND NOT ready AND crashes > 1")
         for (job_id,) in late:
             with suppress(InvalidState, LookupError), self.record.operation("update", [str(job_id)]):
@@ -136,7 +136,7 @@ class Stage:
         await asyncio.gather(*(self.stop_politely(worker) for worker in list(self.workers)))
 
     async def collect(self, *, at_rest: bool = True) -> History:
-        """Everything since the beginning."""
+        """Return the history of everything since the beginning."""
         history = History(self.tables.kind, {**self.settings, "cancel_grace": 30.0}, at_rest=at_rest)
         await Witness(self.tables).collect(self.record.load(history))
         rows = await self.tables.fetch("SELECT job_id, version FROM business")
@@ -154,7 +154,7 @@ class Stage:
         return await self.judged(result)
 
     async def judged(self, result: Result) -> Result:
-        """After the workers have stopped: what the checker finds."""
+        """Return the result with what the checker finds. The workers must have stopped."""
         history = await self.collect()
         result.violations += await asyncio.to_thread(check, history)
         paid = [str(job_id) for (job_id,) in await self.tables.fetch("SELECT job_id FROM paid")]
@@ -176,7 +176,7 @@ async def prepared(
     through: Callable[[str], str] | None = None,
     app: str = "history_app:jobs",
 ) -> AsyncIterator[Stage]:
-    """A stage on an empty database at `direct`. `through`: the URL by which workers and clients reach it."""
+    """Yield a stage on an empty database at `direct`. `through` makes the URL that workers and clients use."""
     await open_store(direct).migrate()
     await Witness(TablesAt(direct)).install()
     for table in BUSINESS:

@@ -1,4 +1,4 @@
-"""Values that break things elsewhere, by chance; and what has to become of each, said without the product's help."""
+"""Random strange values that break other programs, and the verdict on each, computed without rowlock's own code."""
 
 import datetime
 import decimal
@@ -118,7 +118,7 @@ def value(chance: Random, depth: int = 4) -> Any:
 
 
 def tame(chance: Random, depth: int = 4) -> Any:
-    """JSON that there is no reason to refuse."""
+    """Return a random JSON value that must not be refused."""
     way = chance.randrange(6)
     if way < 2 and depth:
         return {f"k{n}": tame(chance, depth - 1) for n in range(chance.randrange(4))}
@@ -128,7 +128,7 @@ def tame(chance: Random, depth: int = 4) -> Any:
 
 
 def odd(chance: Random) -> Any:
-    """What is no JSON, is too much of it, or only looks like it."""
+    """Return a value that is no JSON, is too much JSON, or only looks like JSON."""
     return chance.choice(_ODD)()
 
 
@@ -169,7 +169,7 @@ _ODD: list[Callable[[], Any]] = [
 ]
 
 
-# ── What has to become of it ──
+# ── Verdicts: what rowlock must do with a value ──
 
 _TOPIC = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _PLAIN = (str, int, float, bool, type(None))
@@ -192,7 +192,7 @@ def tags_verdict(tags: object) -> str:
 
 
 def json_verdict(one: Any) -> str:
-    """Without recursion, so that nothing is too deep for it."""
+    """Return the verdict on a JSON value. There is no recursion, so deep nesting can't break it."""
     verdict = KEPT
     todo = [(one, 1)]
     while todo:
@@ -238,8 +238,8 @@ _GOOD = [one for one in SNIPPETS if text_verdict(one, 10_000) is KEPT]
 
 
 def exact(one: Any) -> Any:
-    """For comparing: 1, 1.0 and True are not the same, nor are 0.0 and -0.0; a tuple is a list, and what is derived
-    from a type of JSON's is that."""
+    """Return a form for comparing. 1, 1.0 and True differ, and so do 0.0 and -0.0. A tuple equals a list, and a value
+    of a subclass equals one of its JSON type."""
     if isinstance(one, dict):
         return {"object": sorted((key, exact(inner)) for key, inner in one.items())} if _sortable(one) else repr(one)
     if isinstance(one, list | tuple):
@@ -255,12 +255,12 @@ def _sortable(one: dict[Any, Any]) -> bool:
 
 
 def harmless(one: str) -> str:
-    """What is kept of a text that must not be lost."""
+    """Return the text as rowlock stores a text that it must not refuse: with replacements for what can't be stored."""
     return one.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 def shown(one: Any) -> str:
-    """For people."""
+    """Return a short form for messages."""
     try:
         said = repr(one)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""The fault runs in small: the same stage, load and checker, with one worker killed, and the database restarted."""
+"""The fault runs in small, with the same stage, load and checker: one worker is killed, the database is restarted."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The fault suite of flows in small; and its judge notices what is wrong."""
+"""The fault suite of flows in small. Its judge finds each planted fault."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ async def test_flows_in_small(store: str, tmp_path: Path) -> None:
 
 
 def gathered() -> History:
-    """A job that has started three others, and got their results."""
+    """Return the history of a job that has started three other jobs, and got their results."""
     edges = [
         RowChange(n, n, EDGES, "insert", 1, None, {"child": "owner", "parent": f"p{n}", "call": 1, "place": n})
         for n in range(3)

@@ -1,5 +1,5 @@
-"""The judge of the suite `javascript`: honest handlers in Node pass, and each sabotage of them is found. A worker is
-frozen until another one runs its jobs."""
+"""The judge of the suite `javascript`: correct handlers in Node pass, and each sabotaged handler is found. In both
+tests, a worker is frozen until another worker runs its jobs."""
 
 import signal
 from collections import Counter
@@ -27,7 +27,7 @@ LONG = {"seconds": 3 * LEASE}
 PAYLOADS: dict[str, dict[str, Any]] = {
     "quick": {}, "brief": {"seconds": 0.02}, "stepping": {}, "waiting": {}, "nap": LONG, "deaf": LONG,
 }  # fmt: skip
-# Another worker takes these over. They fill all slots, so that no claim waits for more jobs. The last ones begin last.
+# Another worker takes these over. They fill all slots, so no claim waits for more jobs. The last topic begins last.
 LONG_ONES = ("nap", "deaf")
 CAUGHT = {  # by topic: the invariants that must find what is wrong with its handler, and what they say
     "quick": {"X1": "no run 1 has finished well"},
@@ -48,12 +48,12 @@ pytestmark = [
 async def test_honest_handlers_pass_and_what_is_planted_in_their_history_is_found(tmp_path: Path) -> None:
     result, topics, history = await play(tmp_path, APP)
     assert not result.bad, result.details()
-    assert result.figures["executions"] >= len(topics) + SLOTS  # the long ones ran again elsewhere
+    assert result.figures["executions"] >= len(topics) + SLOTS  # another worker ran the long jobs again
     assert not list(overcharged(World(history), 0))
     assert {topics[str(one.job_id)] for one in robbed(World(history), now(), "deaf")} == set(LONG_ONES)
-    assert not robbed(World(history), now(), "quick")  # it did not run when the leases were lost
+    assert not robbed(World(history), now(), "quick")  # no "quick" job ran when the leases were lost
     history.executions = [run for run in history.executions if run.version > 1 or topics[run.job_id] not in LONG_ONES]
-    assert list(overcharged(World(history), SLOTS - 1))  # as if they had never begun
+    assert list(overcharged(World(history), SLOTS - 1))  # the record lacks these runs now, as if they had never begun
     assert not list(overcharged(World(history), SLOTS))
 
 
@@ -100,6 +100,6 @@ async def enqueue(stage: Stage, jobs: Jobs, topics: dict[str, str]) -> None:
 
 
 def running(stage: Stage, version: int, topics: dict[str, str]) -> Counter[str]:
-    """Return how many handlers of each topic are in the n-th run of their job, by their own record."""
+    """Return, for each topic, how many handlers are in this version of their job, by the handlers' own record."""
     runs = stage.record.load(History(stage.store)).executions
     return Counter(topics[run.job_id] for run in runs if run.version == version and run.ended is None)

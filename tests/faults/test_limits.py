@@ -1,4 +1,4 @@
-"""The fault suite of limits in small; and its judges notice what is wrong."""
+"""The fault suite of limits in small. Its judges find each planted fault."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +35,7 @@ async def test_limits_in_small(store: str, tmp_path: Path) -> None:
 
 
 def history(limits: list[dict[str, Any]], *claims: tuple[str, str, int]) -> History:
-    """Jobs, their values, and when they were claimed; none of them ends."""
+    """Return a history of claimed jobs that never end. `claims`: id, value, and time of each claim."""
     changes = [
         RowChange(1, 0, "_jobs_records", "insert", 1, None, {"kind": "limited", "id": "t", "data": {"limits": limits}})
     ]
@@ -76,7 +76,8 @@ def test_a_job_has_a_share_or_the_suite_proves_nothing() -> None:
 
 
 def waited(limit: dict[str, Any], *claims: float, slots: int = 4, faults: Sequence[Fault] = ()) -> list[Violation]:
-    """Jobs that are due from the beginning, and when they were claimed, in seconds; each runs for half a second."""
+    """Return the idle places that the judge finds. All jobs are due from the beginning, and run for half a second.
+    `claims`: when each was claimed, in seconds."""
     world = history([limit], *((str(n), "a", round(at * SECOND)) for n, at in enumerate(claims)))
     worker = {"name": "h-7-w", "concurrency": slots, "stopping": False}
     changes = [structs.replace(one, at=0) if one.op == "insert" else one for one in world.changes]
@@ -108,7 +109,7 @@ RATE = {"kind": "rate", "max": 1, "per": 5.0}
         (RUN | {"max": 3}, [0, 1.5, 3, 4.5], 1),  # one of three places was used
         (RATE, [0, 5, 10, 16.9], 0),
         (RATE, [0, 5, 10, 17.1], 1),
-        (RATE | {"max": 2, "burst": 1}, [0, 2.5, 5, 9.6], 1),  # the next one might have come at 7.5
+        (RATE | {"max": 2, "burst": 1}, [0, 2.5, 5, 9.6], 1),  # the last claim was possible from 7.5 on
     ],
 )
 def test_a_place_that_stays_idle_is_seen(limit: dict[str, Any], claims: list[float], bad: int) -> None:
@@ -119,7 +120,7 @@ def test_nobody_waits_for_workers_that_are_busy_dead_or_disturbed() -> None:
     late = [0, 0.5, 1, 1.5, 2, 2.5, 3]
     assert not waited(RUN | {"max": 9}, *late, slots=1)
     kill = Fault(2 * SECOND, "kill", "7")
-    assert not waited(RUN, 0, 0.6, 8, faults=[kill])  # there was no other
+    assert not waited(RUN, 0, 0.6, 8, faults=[kill])  # there was no other worker
     assert not waited(RUN, 0, 0.6, 6, faults=[structs.replace(kill, target="8"), structs.replace(kill, at=3 * SECOND)])
     frozen = [Fault(SECOND, "stop", "8"), Fault(5 * SECOND, "cont", "8")]
     assert not waited(RUN, 0, 0.6, 7.9, faults=frozen)

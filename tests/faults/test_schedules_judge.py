@@ -1,4 +1,4 @@
-"""The judge of the suite `schedules`: a right history passes, and each fault that is planted in it is found."""
+"""The judge of the suite `schedules`: a correct history passes, and each fault that is planted in it is found."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ EVERY = {"when": {"every": 1.0}, "if_live": "reject"}
 
 
 class World:
-    """A schedule with four decisions: two of a time each, one of five times, and one of three that were paused."""
+    """A schedule with four decisions: two about one time each, one about five, and one about three paused times."""
 
     def __init__(self) -> None:
         first = Version("insert", "s", "one", EVERY, BEGIN + HALF, BEGIN + SECOND, BEGIN + HALF, None, None)
@@ -30,7 +30,7 @@ class World:
         self.decide(10, reason="paused")
 
     def decide(self, upto: int, *, job: int | None = None, reason: str = "missed") -> None:
-        """Decide all times up to this second; of these, one has a job."""
+        """Decide all times up to this second. The time `job` gets a job, the others get the reason."""
         last = self.versions[-1].upto
         at = BEGIN + upto * SECOND + HALF
         self.change(upto=at, next_run_at=BEGIN + (upto + 1) * SECOND)
@@ -59,7 +59,7 @@ def lose_a_record(world: World) -> None:
 
 
 def lose_the_decision(world: World) -> None:
-    """As if upto were written without the fires."""
+    """Remove the fires and the job of a decision, as if only `upto` had been written."""
     world.records = [one for one in world.records if one.at != BEGIN + 7 * SECOND + HALF]
     world.jobs = [one for one in world.jobs if one.id != "job-7"]
     world.changes = [one for one in world.changes if (one.after or one.before or {})["id"] != "job-7"]
@@ -82,7 +82,7 @@ def lose_a_job(world: World) -> None:
 
 
 def make_a_job_of_an_older_time(world: World) -> None:
-    """missed="last" wants the newest."""
+    """Make a job of an older time, although missed="last" wants only the newest."""
     world.records[2] = world.records[2]._replace(job_id="job-3", reason=None)
     world.jobs.append(Made("job-3", "s", world.records[2].fire_at, {"at": shown(world.records[2].fire_at)}))
 
@@ -106,7 +106,7 @@ def look_at_another_time(world: World) -> None:
 
 
 def let_two_live(world: World) -> None:
-    """The first job never ends."""
+    """Remove the end of the first job, so that two jobs are live."""
     del world.changes[1]
 
 

@@ -1,7 +1,7 @@
-"""A wire between PostgreSQL and those who talk to it, that can be cut at the worst moment.
+"""A wire: a proxy between PostgreSQL and its clients. A test can cut it at the worst moment.
 
-It reads along: which statements the client sends, and which of them a reply is about to acknowledge as committed. So a
-connection can be reset in the middle of a chosen statement, and the very reply that says "committed" can be lost.
+The wire reads which statements the client sends, and which of them a reply is about to acknowledge as committed. So a
+test can reset a connection in the middle of a chosen statement, or lose the very reply that says "committed".
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from tests.proxy import Streams, TcpProxy
 
 Statement = Callable[[str], bool]
 
-_SSL, _GSS = 80877103, 80877104  # what clients ask for before they say hello
+_SSL, _GSS = 80877103, 80877104  # requests that a client may send before its startup message
 _LINGER_NOT = struct.pack("ii", 1, 0)
 
 
@@ -32,7 +32,7 @@ def claims(text: str) -> bool:
 
 
 def fences(text: str) -> bool:
-    """In a transaction of the application's own."""
+    """True if the statement is part of an application's own transaction."""
     return "business" in text
 
 
@@ -41,10 +41,11 @@ def anything(text: str) -> bool:
 
 
 class Trap:
-    """Springs when a client sends a statement: `sprung` tells. `how`: "early" resets the connection with the statement
-    half sent, "late" when it was sent, "swallow" when the server has committed it, before the client hears of it.
-    "hold": the statement is kept on the line until `release` is set, whatever becomes of the client; `answered` tells
-    when the server is done with it. "part" holds it as well, and resets the connection to the client at once."""
+    """A trap that springs when a client sends a matching statement, and then sets `sprung`. `how` says what it does:
+    "early" resets the connection when half of the statement was sent, "late" when all of it was sent. "swallow" resets
+    it when the server has committed the statement, before the client gets the reply. "hold" keeps the statement on the
+    line until `release` is set, even if the client goes away, and sets `answered` when the server is done with it.
+    "part" holds it as well, and resets the client's connection at once."""
 
     def __init__(self, how: str, on: Statement) -> None:
         self.how = how
@@ -55,8 +56,8 @@ class Trap:
 
 
 class Wire(TcpProxy):
-    """`delay`: seconds that everything takes, one way. `rate`: bytes per second, of each connection. `silent`: whoever
-    connects hears nothing."""
+    """A wire. `delay`: seconds that data take, one way. `rate`: bytes per second, on each connection. While it is
+    `silent`, new connections are accepted, and nothing passes on them."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(host, port)
@@ -67,7 +68,7 @@ class Wire(TcpProxy):
         self.silent = False
 
     def freeze(self) -> list["Link"]:
-        """Half open: what is connected now stays so, and nothing gets through. Who was frozen."""
+        """Make the connections half open: they stay open, and nothing passes. Return those that were frozen."""
         found = [link for link in self.links if not link.frozen]
         for link in found:
             link.frozen = True
@@ -78,14 +79,14 @@ class Wire(TcpProxy):
         link.frozen = self.silent
         self.links.append(link)
         try:
-            with suppress(asyncio.CancelledError):  # by nobody but ourselves, at the end
+            with suppress(asyncio.CancelledError):  # cancelled only when the wire closes
                 await link.run()
         finally:
             self.links.remove(link)
 
 
 class Link:
-    """One connection. `frozen`: it stays open on both sides, and nothing gets through any more."""
+    """One connection. While it is `frozen`, it stays open on both sides, and nothing passes."""
 
     def __init__(self, wire: Wire, client: Streams, server: Streams) -> None:
         self._wire = wire
@@ -106,12 +107,12 @@ class Link:
         return self._asked.rounds
 
     def reset(self) -> None:
-        """RST, to both sides."""
+        """Send RST to both sides."""
         _reset(self._client[1])
         _reset(self._server[1])
 
     def lose_server(self) -> None:
-        """The server has found out that nobody is there; the client must do so by itself."""
+        """Reset the server's side only. The client must find out by itself that the connection is dead."""
         _reset(self._server[1])
 
     async def run(self) -> None:
@@ -154,10 +155,10 @@ class Link:
             if self._holding is not None and status is not None:
                 self._holding.answered.set()
             if self._swallowing is None:
-                # The client of a held statement may be gone. The rest of the answer tells when the server is done.
+                # The client of a held statement may be gone. Read on: the rest tells when the server is done.
                 with suppress(OSError) if self._holding is not None else nullcontext():
                     await self._send(target, data)
-            elif status is not None:  # it is done
+            elif status is not None:  # the statement is done
                 self._swallowing.sprung.set()
                 self.reset()
                 return
@@ -195,14 +196,14 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 class _Asked:
-    """What a client sends. `newest`: statements in what it has sent last; `committing`: those that will be committed by
-    it. `rounds`: how often it has waited for the server."""
+    """Parses what a client sends. `newest`: the statements in the last data. `committing`: the statements that the last
+    data will commit. `rounds`: how often the client has waited for the server."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._greeted = False
         self._prepared: dict[bytes, str] = {}
-        self._open: list[str] = []  # statements of the transaction that is open
+        self._open: list[str] = []  # statements of the open transaction
         self.listens = False
         self.rounds = 0
         self.newest: list[str] = []
@@ -248,8 +249,8 @@ class _Asked:
 
 
 class _Answered:
-    """What the server sends: `status` is that of the transaction, by its last word on it. `bare`: answers to come that
-    are one byte without a frame."""
+    """Parses what the server sends. `status`: the transaction status that the server reported last. `bare`: how many of
+    the next answers are one byte without a frame."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -257,7 +258,7 @@ class _Answered:
         self.status = b"I"
 
     def feed(self, data: bytes) -> bytes | None:
-        """The status, if it comes with this."""
+        """Read more data. Return the transaction status if these data report it."""
         found = None
         if self.bare:
             data, self.bare = data[self.bare :], 0

@@ -1,4 +1,4 @@
-"""`place`: a migrated database of each kind in turn. `world`: an application over it, and everyone who may call."""
+"""`place`: a migrated database of each kind in turn. `world`: an application over it, and all kinds of callers."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +16,7 @@ from tests.servers import PostgresServer
 
 
 class HttpDatabase:
-    """One for all tests of this process, emptied for each: a new one takes longer than most of them."""
+    """One database for all tests of this process, emptied for each test: a new one takes longer than most tests."""
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
@@ -24,7 +24,7 @@ class HttpDatabase:
 
     async def emptied(self) -> str:
         if self._url is None:
-            with suppress(asyncpg.DuplicateDatabaseError):  # the tests of the page have the same one
+            with suppress(asyncpg.DuplicateDatabaseError):  # the tests of the page use the same database
                 await self._server.execute("CREATE DATABASE http")
             self._url = self._server.url("http")
             await PostgresStore(self._url).migrate()
@@ -32,7 +32,7 @@ class HttpDatabase:
         return self._url
 
 
-# Whoever was left behind by an earlier test must not write into this one's tables.
+# A connection that an earlier test left behind must not write into this test's tables.
 EMPTY = """
 DO $$
 DECLARE name text;
@@ -94,7 +94,7 @@ async def world_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) ->
 
 @pytest.fixture(params=KINDS)
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    """Nobody was here before."""
+    """Yield a migrated and empty database, without any account."""
     async with place_of(request.param, request, tmp_path) as found:
         yield found
 
@@ -113,7 +113,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def sqlite_world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    """For what has nothing to do with the database."""
+    """Yield a world on SQLite, for tests that have nothing to do with the database."""
     async with world_of("sqlite", request, tmp_path) as found:
         yield found
 

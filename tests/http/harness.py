@@ -1,6 +1,6 @@
-"""The HTTP API over a database of each kind, and everyone who may stand before it: each with a credential of its own.
+"""The HTTP API over a database of each kind, and all kinds of callers, each with a credential of its own.
 
-`World.call` goes through the application as a server would call it; `Server` is a real one, on a port of this machine.
+`World.call` calls the application as a server would. `Server` is a real server, on a port of this machine.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ JSON = dict[str, Any]
 
 
 class Who(Struct, frozen=True):
-    """Somebody, as the tests know them: what they send, and what they were given. `good`: the credential is."""
+    """A caller: the headers that it sends, and the rights that it was given. `good`: its credential is valid."""
 
     name: str
     headers: Mapping[str, str] = {}
@@ -65,7 +65,7 @@ class Who(Struct, frozen=True):
 
     @property
     def raw_headers(self) -> list[tuple[bytes, bytes]]:
-        """With a content type, for a body that is JSON."""
+        """Return the headers as ASGI has them, with the content type of a JSON body."""
         named = {"content-type": "application/json", **self.headers}
         return [(name.encode(), value.encode()) for name, value in named.items()]
 
@@ -78,7 +78,7 @@ def bearer(text: str) -> dict[str, str]:
 
 
 def user_token(user: str, secret: str = SECRET, **claims: Any) -> str:
-    """What the application's own login gives its users."""
+    """Return the JWT that the application's own login gives this user."""
     now = datetime.now(UTC)
     return jwt.encode({"sub": user, "exp": now + timedelta(hours=1), **claims}, secret, algorithm="HS256")
 
@@ -87,7 +87,7 @@ def user_token(user: str, secret: str = SECRET, **claims: Any) -> str:
 
 
 class Place:
-    """A migrated database of a test's own, open to look into behind the product's back."""
+    """A migrated database for one test. The test may read it directly, past rowlock."""
 
     def __init__(self, kind: str, url: str) -> None:
         self.kind = kind
@@ -107,12 +107,12 @@ class Place:
         return [tuple(record) for record in await self._connection.fetch(query)]
 
     async def counts(self) -> dict[str, int]:
-        """How many rows there are in each table."""
+        """Return the number of rows in each table."""
         asked = " UNION ALL ".join(f"SELECT '{name}', count(*) FROM {name}" for name in TABLES)
         return {str(name): int(count) for name, count in await self.fetch(asked)}
 
     async def dump(self) -> str:
-        """All that is in all tables."""
+        """Return the content of all tables as one text."""
         return "\n".join([repr(row) for name in TABLES for row in await self.fetch(f"SELECT * FROM {name}")])
 
 
@@ -120,7 +120,7 @@ class Place:
 
 
 class World:
-    """An application over a database, and everyone who may call."""
+    """An application over a database, and all kinds of callers by name."""
 
     def __init__(self, place: Place, jobs: Jobs, **settings: Any) -> None:
         self.place = place
@@ -129,7 +129,7 @@ class World:
         self.who: dict[str, Who] = {}
 
     def another_api(self, **settings: Any) -> Api:
-        """Over the same database."""
+        """Return another application over the same database."""
         return self.jobs.asgi(**{"jwt_secret": SECRET, **settings})
 
     async def store(self) -> Store:
@@ -150,7 +150,7 @@ class World:
         client: str = "127.0.0.1",
         **more: Any,
     ) -> httpx.Response:
-        """As a server would call the application. `headers` are added to what says who it is. `client`: its address."""
+        """Call the application as a server would. `headers` are added to the credential. `client`: its address."""
         somebody = self.who[who] if isinstance(who, str) else who
         given = [*somebody.headers.items(), *(headers.items() if isinstance(headers, Mapping) else headers)]
         if json is not None:
@@ -169,7 +169,7 @@ class World:
     async def post(self, who: Who | str, path: str, json: Any = None, **more: Any) -> httpx.Response:
         return await self.call(who, "POST", path, json, **more)
 
-    # ── Everyone ──
+    # ── Callers ──
 
     async def populate(self) -> None:
         store = await self.store()
@@ -210,7 +210,7 @@ class World:
         return token
 
     async def token(self, name: str, scopes: list[str], **bounds: Any) -> Who:
-        """One more, for one test."""
+        """Create one more token, for one test."""
         await self._add_token(name, scopes, **bounds)
         return self.who.pop(name)
 
@@ -222,7 +222,7 @@ class World:
         return found
 
     async def session(self, email: str, *, read_only: bool = False) -> Who:
-        """A browser in which somebody has logged in; it says that it is our own page."""
+        """Log in and return the browser's session. The browser says that the request comes from our own page."""
         found = await self.superuser(email, read_only=read_only)
         issued = await sessions.begin(await self.store(), found, client="test", old=None)
         name = "read-only superuser" if read_only else "superuser"
@@ -239,7 +239,7 @@ class World:
         return (await self.jobs.enqueue(topic, payload, **options)).id
 
     async def ended(self, user: str | None, topic: str, *, error: str | None = None, **options: Any) -> str:
-        """A job that has run: it completed, or failed with this error. No other job of its topic is due."""
+        """Run a job that completes, or fails with this error. Return its id. No other job of its topic may be due."""
         job_id = await self.enqueue(user, topic=topic, **options)
         store = await self.store()
         [claimed] = (await store.claim(claim_by("w1", topic, limit=1))).jobs
@@ -252,7 +252,7 @@ class World:
         return (await (await self.store()).read([job_id], Job)).get(job_id)
 
     async def job(self, job_id: str) -> Job:
-        """The job, which must be there."""
+        """Return the job, which must be there."""
         return (await (await self.store()).read([job_id], Job))[job_id]
 
     async def change_settings(self, **changes: Any) -> None:
@@ -269,8 +269,8 @@ async def world_at(place: Place, **settings: Any) -> AsyncIterator[World]:
 
 
 class Template:
-    """A populated SQLite database: each test has a copy of it. Made anew now and then: sessions end after half an hour,
-    and on a busy machine the tests take longer."""
+    """A populated SQLite database, of which each test has a copy. It is made anew now and then, because sessions end
+    after half an hour, and the tests take longer on a busy machine."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -297,7 +297,7 @@ class Template:
 
 
 def is_problem(answer: httpx.Response, status: int | None = None, code: str | None = None) -> JSON:
-    """The body, which has all that a refusal has, and nothing of our insides."""
+    """Check that the answer has all that a refusal has, and no internals of the server. Return its body."""
     assert 400 <= answer.status_code < 500, answer.text
     assert status is None or answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
@@ -311,7 +311,7 @@ def is_problem(answer: httpx.Response, status: int | None = None, code: str | No
     return body
 
 
-# ── ASGI by hand, for what no client library would send ──
+# ── ASGI by hand, for requests that no client library would send ──
 
 
 class Sent(Struct):
@@ -336,7 +336,7 @@ async def by_hand(
     scheme: str = "http",
     receive: Callable[[], Awaitable[Any]] | None = None,
 ) -> Sent:
-    """`receive`: instead of the parts of a body."""
+    """Call the application by ASGI and return what it sent. `receive` replaces the parts of a body."""
     sent = Sent()
     body = iter(()) if parts is None else parts
 
@@ -365,7 +365,7 @@ async def by_hand(
 
 
 class Server:
-    """uvicorn with the application, in a thread with an event loop of its own."""
+    """uvicorn with the application, in a thread with its own event loop."""
 
     def __init__(self, url: str, **settings: Any) -> None:
         self.jobs = Jobs(url)
@@ -391,7 +391,7 @@ class Server:
             await self.jobs.close()
 
     def call(self, function: Callable[[], None]) -> None:
-        """In its event loop."""
+        """Call the function in the server's event loop."""
         self._loop.call_soon_threadsafe(function)
 
     @property
@@ -424,7 +424,7 @@ REAL_HASHER = passwords._hasher
 
 
 def cheap_hasher() -> object:
-    """The real one takes a core for tens of milliseconds, on purpose."""
+    """Return a cheap hasher: the real one takes a core for tens of milliseconds, on purpose."""
     from argon2 import PasswordHasher
 
     return PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)

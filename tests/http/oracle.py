@@ -1,4 +1,4 @@
-"""Who may do what, said a second time: from what a route declares and what somebody was given, without the product."""
+"""Who may do what, computed a second time without the product: from what a route declares and a caller was given."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import count, product
@@ -42,7 +42,7 @@ _INCLUDED = {
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """Which of RULES each setting has."""
+    """The name in RULES of the rule that each setting has."""
 
     enqueue: str = "closed"
     view: str = "closed"
@@ -64,14 +64,14 @@ OPEN = Rules(enqueue="open", manage="open")
 
 
 def every_set() -> list[Rules]:
-    """Each setting closed or for one's own jobs, with each of the others; each of them open, alone and with all."""
+    """Return sets of rules: every combination of closed and own; each setting alone open; all settings open."""
     names = Rules.__struct_fields__
     sets = [Rules(**dict(zip(names, values, strict=True))) for values in product(("closed", "own"), repeat=4)]
     return [*sets, *(Rules(**{name: "open"}) for name in names), Rules(**dict.fromkeys(names, "open"))]
 
 
 class Target(Struct, frozen=True):
-    """The job that a request is about. `user`: its scope_id, and `scope` what that is; None: it has none."""
+    """The job that a request is about. `user`: its scope_id, and `scope` the kind of that scope; None: it has none."""
 
     topic: str
     user: str | None
@@ -82,12 +82,12 @@ class Target(Struct, frozen=True):
 
     @property
     def job(self) -> dict[str, Any]:
-        """What World.enqueue needs beside the user."""
+        """Return what World.enqueue needs beside the user."""
         return {"topic": self.topic, **({} if self.scope is None else {"scope": self.scope})}
 
     @property
     def body(self) -> JSON:
-        """What a client sends to enqueue it."""
+        """Return the body with which a client enqueues the job."""
         return {"topic": self.topic, "payload": {}, "scope": self.scope, "scopeId": self.user}
 
 
@@ -101,7 +101,7 @@ def scopes(who: Who) -> set[str]:
 
 
 def rule_lets(rule: str, who: Who, target: Target | None) -> bool:
-    """`target` None: does it let at all?"""
+    """Return True if the rule lets the caller reach the target. `target` None: if the rule lets it reach any job."""
     if rule == "own":
         return who.kind in ("user", "superuser") and (target is None or who.id == target.user)
     return rule == "open"
@@ -132,7 +132,7 @@ def may(who: Who, scope: str, rules: Rules, target: Target, job_id: str | None) 
 
 
 def may_enqueue(who: Who, rules: Rules, target: Target) -> bool:
-    """What a token for a scope leaves out is filled in."""
+    """Return True if the caller may enqueue the job. A token for a scope adds the scope that the body leaves out."""
     if who.enqueues is not None and target.topic not in who.enqueues:
         return False
     if who.jobs_of is not None:
@@ -141,7 +141,7 @@ def may_enqueue(who: Who, rules: Rules, target: Target) -> bool:
 
 
 def may_edit(who: Who, rules: Rules, target: Target) -> bool:
-    """A job that it manages: may it have other content?"""
+    """Return True if the caller, which may manage the job, may also change its content."""
     return bool({"manage", "enqueue"} & scopes(who)) or rules_let(rules, "enqueue", who, target)
 
 
@@ -157,14 +157,14 @@ def may_give_token(who: Who, rules: Rules, target: Target, ready: "Ready") -> bo
 
 
 def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready", *, read_only: bool = False) -> int:
-    """The status."""
+    """Return the status that the answer must have."""
     access, done, job_id = route.access, ready.done, ready.job
     refused = 401 if who.kind == "anonymous" else 403
     if access.kind == "probe":
         return 200
-    if access.kind == "page":  # whoever asks
+    if access.kind == "page":  # any caller may
         return done
-    if access.kind == "callback":  # whoever has the address, with any credential or none
+    if access.kind == "callback":  # any client that has the address may, with any credential or none
         return 403 if read_only and route.method != "GET" else done
     if not who.good:
         return 401
@@ -181,7 +181,7 @@ def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready
         case "scope":
             if not {access.scope, access.or_scope} & scopes(who):
                 return refused
-            # What is about whole topics is none of a token's that is for one job or scope.
+            # A token for one job or one scope may not use routes that are about whole topics.
             if is_narrow(who):
                 return 403
             if route.path.startswith("/api/tokens") and "admin" not in scopes(who):
@@ -204,7 +204,7 @@ def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready
             if route.path.endswith("/clone"):
                 return done if may_enqueue(who, rules, target) else refused
             if route.path.endswith("/token"):
-                # A short-lived one can't make itself last longer; and nobody in particular has none to give.
+                # A short-lived token can't make one that lasts longer, and an anonymous caller can't make any.
                 if is_narrow(who) or who.kind == "anonymous":
                     return refused
                 return done if may_give_token(who, rules, target, ready) else refused
@@ -212,14 +212,14 @@ def expected(route: Route, who: Who, rules: Rules, target: Target, ready: "Ready
 
 
 def of_maker(route: Route, ready: "Ready") -> int:
-    """Whoever has the scope tokens alone makes tokens for browsers, and finds those of others nowhere."""
+    """Return the status for a caller with only the scope tokens: it makes browser tokens, and finds only its own."""
     if route.method == "DELETE":
         return 404
     return 403 if "scopes" in (ready.json or {}) else ready.done
 
 
 class Ready(Struct, frozen=True):
-    """A request that does what its route is for. `job`: the one it is about."""
+    """A request that does what its route is for. `done`: its status if allowed. `job`: the job that it is about."""
 
     path: str
     json: JSON | None = None
@@ -248,7 +248,7 @@ def on_job(suffix: str = "", json: JSON | None = None, done: int = 200, *, cance
 
 
 def on_waiting(suffix: str, json: Any = None) -> Prepare:
-    """About a job that waits for the signal `decision`."""
+    """Prepare a request about a job that waits for the signal `decision`."""
 
     async def prepare(world: World, target: Target) -> Ready:
         job_id = await world.enqueue(target.user, **target.job, priority=next(_priorities))
@@ -279,7 +279,7 @@ async def _signal_key(world: World, target: Target) -> Ready:
 
 
 _keys = count(1)
-_priorities = count(2000)  # each is claimed before the earlier ones
+_priorities = count(2000)  # each job is claimed before the earlier ones
 
 
 async def _enqueue(world: World, target: Target) -> Ready:
@@ -299,7 +299,7 @@ async def _resume(world: World, target: Target) -> Ready:
 
 
 def of_run(verb: str, done: int = 409, **body: Any) -> Prepare:
-    """Of a run that nobody has: whoever may ask is told so."""
+    """Prepare a request about a run that no worker has: a caller that may use the route is told so."""
     return plain(f"/api/worker/{verb}", {"worker": "w", "id": NOWHERE, "version": 1, **body}, done)
 
 
@@ -307,7 +307,7 @@ def on_template(suffix: str, json: JSON | None = None) -> Prepare:
     async def prepare(world: World, target: Target) -> Ready:
         if all(one.template.version for one in await world.jobs.templates.list(target.topic)):
             await world.jobs.templates.create({"topic": target.topic})
-        await world.jobs.templates.enable(target.topic)  # the others enqueue
+        await world.jobs.templates.enable(target.topic)  # other requests enqueue jobs of this topic
         return Ready(f"/api/templates/{target.topic}{suffix}", json)
 
     return prepare
@@ -354,12 +354,12 @@ async def _release(world: World, target: Target) -> Ready:
 
 
 async def poll(world: World) -> None:
-    """What any worker does: its claims start and stop jobs whose parents have ended."""
+    """Claim as any worker does: a claim starts and stops jobs whose parents have ended."""
     await (await world.store()).claim(claim_by("idle", "nothing", limit=1))
 
 
 async def held(world: World, target: Target) -> str:
-    """A job that a flow holds, because its parent was cancelled."""
+    """Return the id of a job that a flow holds, because its parent was cancelled."""
     draft = world.jobs.flow("held")
     parent = draft.add(("other", {}))
     options = {"scope": target.scope, "scope_id": target.user}
@@ -393,7 +393,7 @@ async def _create_template(world: World, target: Target) -> Ready:
 
 
 async def _disable(world: World, target: Target) -> Ready:
-    """A version that no job is enqueued for."""
+    """Prepare to disable a version that no job is enqueued for."""
     version = next(_versions)
     await world.jobs.templates.create({"topic": target.topic, "version": version, "enabled": False})
     return Ready(f"/api/templates/{target.topic}/disable", {"version": version})
@@ -422,7 +422,7 @@ async def _end_session(world: World, target: Target) -> Ready:
 
 
 def on_bulk(suffix: str = "", json: JSON | None = None, *, started: bool = False) -> Prepare:
-    """About no job at all: who may is the question."""
+    """Prepare a bulk action about no job at all: the question is only whether the caller may use the route."""
 
     async def prepare(world: World, target: Target) -> Ready:
         made = await world.jobs.bulk.prepare("cancel", Filter(topics=["none"]), dry_run=not started)
@@ -431,7 +431,7 @@ def on_bulk(suffix: str = "", json: JSON | None = None, *, started: bool = False
     return prepare
 
 
-# How to ask each route for what it is for. There is no default: a new route must stand here.
+# A request for each route, which does what the route is for. There is no default: add each new route here.
 REQUESTS: dict[str, Prepare] = {
     "POST /api/jobs/enqueue": _enqueue,
     "POST /api/jobs/enqueue/batch": _batch,
@@ -506,7 +506,7 @@ REQUESTS: dict[str, Prepare] = {
     "PATCH /api/settings": plain("/api/settings", {"worker_pool_size": 11}),
     "POST /api/access/explain": plain("/api/access/explain", {"action": "manage"}),
     "POST /api/auth/login": plain("/api/auth/login", {"email": GUEST, "password": PASSWORD}),
-    # There are superusers already, so there is nothing there any more.
+    # There are superusers already, so this route answers 404.
     "POST /api/auth/setup": plain(
         "/api/auth/setup", {"token": "x", "email": "x@example.com", "password": PASSWORD}, 404
     ),
@@ -552,7 +552,7 @@ REQUESTS: dict[str, Prepare] = {
 }
 
 
-# Other ways to ask some of them, which others may.
+# Other requests to some of the routes, which other callers may make.
 MORE: list[tuple[str, Prepare]] = [
     ("PATCH /api/jobs/{id}", on_job(json={"payload": {"amount": 1}})),
     ("POST /api/jobs/{id}/requeue", on_job("/requeue", {"payload": {"amount": 1}}, cancelled=True)),

@@ -1,4 +1,4 @@
-"""Somebody who reads a stream of events, and builds from it what a page would show."""
+"""A client that reads a stream of events, and builds from it what a page would show."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from tests.waiting import until
 
 
 class Reader:
-    """`jobs`: what it knows of each, by id. `gate`: closed, it doesn't read, as a page does that hangs."""
+    """`jobs`: what the reader knows of each job, by id. While `gate` is closed, it doesn't read: a page that hangs."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -22,9 +22,9 @@ class Reader:
         self.text = ""
         self.gate = asyncio.Event()
         self.gate.set()
-        self.ended: dict[str, str] = {}  # how jobs have ended, as far as it was told
+        self.ended: dict[str, str] = {}  # how jobs have ended, as far as the reader was told
         self.is_over = False
-        self.is_stuck = False  # something is being written that it doesn't read
+        self.is_stuck = False  # the server writes something that the reader doesn't read
         self._rest = ""
         self._gone = asyncio.Event()
 
@@ -72,7 +72,7 @@ class Reader:
 
     @property
     def ends(self) -> list[str]:
-        """Why it was told to go."""
+        """Return the reasons for which the server has ended the stream."""
         return [data["reason"] for name, data in self.events if name == "end"]
 
 
@@ -80,7 +80,7 @@ class Reader:
 async def reading(
     world: World, who: Who | str, query: str = "", *, api: Any = None, client: str = "127.0.0.1"
 ) -> AsyncIterator[Reader]:
-    """As a server would call the application, for as long as the block takes."""
+    """Read /api/events for as long as the block takes. The application is called as a server would call it."""
     somebody = world.who[who] if isinstance(who, str) else who
     reader = Reader()
     headers = {"host": "localhost", **somebody.headers}

@@ -1,9 +1,9 @@
-"""The server's defences, each of which can be switched off from here, and what must turn red then.
+"""The server's defences. This module can switch off each of them, and names the probe that must turn red then.
 
-Nothing in the product knows of this: functions are replaced. A sabotage that no longer finds what it wants to replace
-is an error, so none of them can go stale unseen. The numbers are those of the security checklist; A8, A11, A14, A16,
-A17 and A20 to A22 are about pages, webhooks, roles, encryption, code, releases and the JavaScript client, not about the
-server.
+Nothing in the product knows of this module: it replaces functions. A sabotage that no longer finds the function to
+replace is an error, so none of them can go stale unseen. The numbers are those of the security checklist. A8, A11, A14,
+A16, A17 and A20 to A22 are about pages, webhooks, roles, encryption, code, releases and the JavaScript client, not
+about the server.
 """
 
 import sys
@@ -77,8 +77,8 @@ Probe = Callable[[Any], Awaitable[None]]
 
 
 class Defence(Struct, frozen=True):
-    """`off` switches it off; `probe` is green with it and red without it. `fresh`: it wants a database in which nobody
-    was before, not a world."""
+    """`off` switches the defence off; `probe` is green with it and red without it. `fresh`: the probe needs a database
+    without any account, not a world."""
 
     number: str
     name: str
@@ -91,7 +91,7 @@ class Defence(Struct, frozen=True):
         return f"{self.number}, {self.name}"
 
 
-# ── Ways to switch something off ──
+# ── Ways to switch a defence off ──
 
 
 def replaced(owner: Any, name: str, by: Any) -> Switch:
@@ -111,7 +111,7 @@ def both(one: Switch, other: Switch) -> Switch:
 
 
 def with_case(test: Any, *arguments: Any) -> Probe:
-    """One case of a test as a probe."""
+    """Return one case of a test as a probe."""
 
     async def probe(world: World) -> None:
         await test(world, *arguments)
@@ -119,7 +119,7 @@ def with_case(test: Any, *arguments: Any) -> Probe:
     return probe
 
 
-# ── What stands in for what was there ──
+# ── Replacements for what a switch takes away ──
 
 
 def _nothing(*arguments: Any, **options: Any) -> None:
@@ -265,7 +265,7 @@ def _without_an_end(response: Any) -> Any:
     return lambda **given: response(**{**given, "ended": None})
 
 
-# ── Probes that are no tests of their own ──
+# ── Probes that are not tests themselves ──
 
 
 def with_patch(test: Any) -> Probe:
@@ -277,7 +277,7 @@ def with_patch(test: Any) -> Probe:
 
 
 async def _places_for_superusers(world: World) -> None:
-    """One place is left for everybody else."""
+    """All callers but superusers have one place together."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rowlock.http.streams, "MOST", 101)
         async with opened(world, "read token"):
@@ -330,7 +330,7 @@ async def _shown_settings(world: World) -> None:
     assert SECRET not in repr(world.api.settings)
 
 
-# By the number of the checklist, and the name: how it is switched off, and what must turn red then.
+# By checklist number and name: the switch that turns the defence off, and the probe that must turn red then.
 SWITCHES: dict[str, dict[str, tuple[Switch, Probe]]] = {
     "A1": {
         "a route says who may": (replaced(rowlock.http.routes, "Access", object), _undeclared_route),
@@ -674,7 +674,7 @@ SWITCHES: dict[str, dict[str, tuple[Switch, Probe]]] = {
         ),
     },
 }
-# Where it is probed, if not in a world on SQLite.
+# Where a defence is probed, if not in a world on SQLite.
 ELSEWHERE: dict[str, dict[str, Any]] = {
     "ids of records are checked": {"store": "postgres"},
     "one is the first": {"fresh": True},

@@ -1,4 +1,4 @@
-"""What no client should send: each is refused with a code and the field, and nothing has happened."""
+"""Requests that no client should send: the server refuses each with a code and the field, and changes nothing."""
 
 import asyncio
 import json
@@ -13,14 +13,14 @@ from rowlock.http import request
 from rowlock.http.request import LARGEST_BODY
 from tests.http.harness import A, Sent, World, by_hand, is_problem
 
-each_database = pytest.mark.sampled(1)  # and not each on another day
+each_database = pytest.mark.sampled(1)  # each run tests every database, not one of them by turns
 MIB = 1 << 20
 ENQUEUE = "/api/jobs/enqueue"
 JSON_TYPE = ("content-type", "application/json")
 
 
 async def refused(world: World, content: bytes | str, *, field: str | None = None, path: str = ENQUEUE) -> str:
-    """The code."""
+    """Send the content, check that it is refused and changes nothing, and return the code."""
     before = await world.place.counts()
     answer = await world.call("superuser", "POST", path, headers=[JSON_TYPE], content=content)
     problem = is_problem(answer)
@@ -115,7 +115,7 @@ async def test_a_whole_pair_is_no_excuse_for_what_else_is_wrong(sqlite_world: Wo
         assert await refused(sqlite_world, f'{{"topic": "mail", "key": "{text}"') == "bad_json", text
 
 
-# ── Its size ──
+# ── The body's size ──
 
 
 async def test_a_payload_of_exactly_one_mebibyte_passes(world: World) -> None:
@@ -216,7 +216,7 @@ async def test_a_bomb_does_not_go_off(world: World) -> None:
 
 
 async def test_bombs_take_little_memory(sqlite_world: World) -> None:
-    """As many keys as fit, which is legal, among them."""
+    """One of the bodies has as many keys as fit, which is legal."""
     many = '{"topic": "mail", "payload": {' + ",".join(f'"{n}":0' for n in range(110_000)) + "}}"
     assert len(many) < LARGEST_BODY
     tracemalloc.start()
@@ -238,7 +238,7 @@ async def test_many_keys_make_a_job_if_they_fit(world: World) -> None:
 
 
 async def test_a_key_that_is_there_twice_is_refused(world: World) -> None:
-    """A rule might judge the one, and the job have the other."""
+    """Otherwise a rule might judge one value, and the job have the other."""
     await world.change_settings(enqueue_rule="scope_id = @request.auth.id")
     content = '{"topic": "mail", "scope_id": "user-b", "scope_id": "user-a"}'
     answer = await world.post("user A", ENQUEUE, headers=[JSON_TYPE], content=content)
@@ -393,7 +393,7 @@ async def test_a_malformed_id_is_refused(world: World) -> None:
             ("DELETE", "/api/sessions/{}"), ("POST", "/api/topics/{}%00/pause"),
         ):  # fmt: skip
             if path.endswith("/events") and given in ("..", "%2e%2e"):
-                continue  # the client itself makes /api/events of it, which is there
+                continue  # the HTTP client itself shortens this path to /api/events, which exists
             answer = await world.call("superuser", method, path.format(given))
             allowed = (400, 404, 405) if "topics" in path else (404, 405)
             assert answer.status_code in allowed, (method, path, answer.text)
@@ -457,7 +457,7 @@ async def test_there_is_nothing_at_other_paths(sqlite_world: World) -> None:
 
 
 async def test_noise_is_never_an_error_of_ours(sqlite_world: World) -> None:
-    """Legal requests with bytes changed at random."""
+    """The requests are legal ones with bytes changed at random."""
     chance = random.Random(7)
     seeds = [
         b'{"topic": "mail", "payload": {"a": [1, 2.5, null, "\xc3\xa9"]}, "runAt": "2030-01-01T00:00:00Z", "tags": []}',

@@ -1,4 +1,4 @@
-"""Tokens for browsers: for the jobs of one scope, or for one job. Everything else is out of reach."""
+"""Tokens for browsers, for the jobs of one scope or for one job: everything else is out of their reach."""
 
 import asyncio
 from typing import Any
@@ -34,14 +34,14 @@ async def make(world: World, who: Who | str = "superuser", **body: Any) -> httpx
 
 
 async def page(world: World, maker: Who | str = "superuser", **body: Any) -> Who:
-    """A page that has got a token."""
+    """Return a page that has got a token."""
     answer = await make(world, maker, **body)
     assert answer.status_code == 201, answer.text
     return Who("page", bearer(answer.json()["token"]), id=answer.json()["id"])
 
 
 async def successes(world: World, who: Who, target: Target) -> set[str]:
-    """The requests about this job, or about none, that are answered with success."""
+    """Return the requests about this job, or about no job, that are answered with success."""
     done = set()
     for name, route in by_name().items():
         if route.access.kind not in ("probe", "page", "public", "callback"):
@@ -51,7 +51,7 @@ async def successes(world: World, who: Who, target: Target) -> set[str]:
     return done
 
 
-# ── What it may ──
+# ── What a token may do ──
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ async def successes(world: World, who: Who, target: Target) -> set[str]:
     ids=["see", "cancel", "enqueue", "enqueue another"],
 )
 async def test_it_may_what_it_was_made_for_and_nothing_more(world: World, given: JSON, more: set[str]) -> None:
-    """Whatever the rules say."""
+    """Rules that let every caller do everything don't add to it."""
     await world.change_settings(**OPEN.settings)
     who = await page(world, **OWN, **given)
     assert await successes(world, who, Target("mail", A, "user")) == MAY_SEE | more
@@ -73,7 +73,7 @@ async def test_it_may_what_it_was_made_for_and_nothing_more(world: World, given:
 
 @pytest.mark.parametrize("target", [Target("mail", B, "user"), Target("mail", A, "team"), Target("mail", A)], ids=str)
 async def test_a_job_of_another_scope_is_out_of_reach(world: World, target: Target) -> None:
-    """By every route, also if rules let everyone do everything."""
+    """This holds for every route, even if rules let every caller do everything."""
     await world.change_settings(**OPEN.settings)
     who = await page(world, **OWN, enqueue=["mail"], cancel=True)
     planted: JSON = {"payload": {"canary": "canary-payload"}, "tags": ["canary-tag"], "key": "canary-key"}
@@ -108,7 +108,7 @@ async def test_lists_numbers_and_streams_have_its_own_jobs_alone(world: World) -
 
 
 async def test_a_stream_of_another_scope_is_another_view(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams with the same question share what they read; scopes share nothing."""
+    """Streams with the same query share what they read, but streams of different scopes share nothing."""
     monkeypatch.setattr(live, "TICK", 0.02)
     pages = {user: await page(world, scope="user", scopeId=user) for user in (A, B)}
     async with reading(world, pages[A]) as mine, reading(world, pages[B]) as theirs:
@@ -133,7 +133,7 @@ async def test_a_token_for_one_job_is_for_that_job(world: World) -> None:
     assert (await world.post(who, f"/api/jobs/{shown}/cancel")).json()["status"] == "cancelled"
 
 
-# ── What it enqueues ──
+# ── What a token enqueues ──
 
 
 async def test_its_jobs_get_its_scope(world: World) -> None:
@@ -179,13 +179,13 @@ async def test_a_key_or_id_of_another_scope_tells_nothing(world: World) -> None:
     who = await page(world, **OWN, enqueue=["mail"])
     theirs = await world.enqueue(B, scope="user", key="k")
     is_problem(await world.post(who, "/api/jobs/enqueue", {"topic": "mail", "id": theirs}), 409, "key_taken")
-    mine = await world.post(who, "/api/jobs/enqueue", {"topic": "mail", "key": "k"})  # a key is one of its scope
+    mine = await world.post(who, "/api/jobs/enqueue", {"topic": "mail", "key": "k"})  # a key is of one scope
     assert mine.json()["id"] != theirs
     again = await world.post(who, "/api/jobs/enqueue", {"topic": "mail", "key": "k"})
     assert (again.json()["id"], again.json()["existing"]) == (mine.json()["id"], True)
 
 
-# ── Who makes it ──
+# ── Which callers make tokens ──
 
 
 async def test_a_back_end_makes_sees_and_revokes_its_own(world: World) -> None:
@@ -211,7 +211,7 @@ async def test_a_back_end_can_not_exceed_itself(world: World) -> None:
     for body in ({"name": "x", "scopes": ["read"]}, {"name": "x", "scopes": ["tokens"]}, {"name": "x"}):
         assert is_problem(await make(world, back_end, **body), 403, "not_allowed")["field"] == "scopes"
     assert is_problem(await make(world, back_end, **OWN, enqueue=["mail", "bills"]), 403)["field"] == "enqueue"
-    for name, route in by_name().items():  # a pass for nothing else
+    for name, route in by_name().items():  # its token is a pass for nothing else
         if route.access.kind in ("jobs", "enqueue", "scope") and not route.path.startswith("/api/tokens"):
             ready = await REQUESTS[name](world, Target("mail", A, "user"))
             is_problem(await world.call(back_end, route.method, ready.path, ready.json), 403)
@@ -289,7 +289,7 @@ async def test_of_many_that_are_asked_for_at_once_no_more_are_made(
 
 
 async def test_the_count_of_many_tokens_stays_small(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is written with each of them."""
+    """It must stay small, because the server writes it with each token."""
     monkeypatch.setattr(short_lived, "BY_SCOPE", Bound(100_000, 100_000))
     for seconds in range(100, 86_400, 600):
         assert (await make(world, **OWN, seconds=seconds)).status_code == 201
@@ -301,7 +301,7 @@ async def test_the_count_of_many_tokens_stays_small(world: World, monkeypatch: p
         assert now + 86_400 + ends <= rounded < now + 86_400 + ends + 86_400 / 64 + 1
 
 
-# ── Its end ──
+# ── How a token ends ──
 
 
 async def test_after_its_end_it_is_refused_and_a_new_one_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +342,7 @@ async def test_a_revoked_token_is_refused_at_once_by_every_server(world: World) 
     who = await page(world, **OWN)
     elsewhere = world.another_api()
     assert (await world.get(who, "/api/jobs", api=elsewhere)).status_code == 200
-    assert await world.jobs.tokens.revoke(scope="user", scope_id=A) == 2  # also that of `world.who`
+    assert await world.jobs.tokens.revoke(scope="user", scope_id=A) == 2  # the other one is in `world.who`
     is_problem(await world.get(who, "/api/jobs", api=elsewhere), 401)
     is_problem(await world.get("browser token", "/api/jobs"), 401)
     assert (await world.get("admin token", "/api/jobs")).status_code == 200
@@ -365,7 +365,7 @@ async def test_a_page_of_an_allowed_origin_uses_it(sqlite_world: World) -> None:
         is_problem(foreign, 403, "cross_origin")
 
 
-# ── What is told of it ──
+# ── What is shown of a token ──
 
 
 async def test_lists_and_the_audit_tell_all_but_its_text(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -390,12 +390,12 @@ async def test_lists_and_the_audit_tell_all_but_its_text(world: World, caplog: p
 
 
 async def test_an_older_server_that_knows_no_scopes_finds_no_job_for_it(world: World) -> None:
-    """While a deploy runs, both look at the same records."""
+    """During a deploy, an old and a new server look at the same records."""
     await world.enqueue(A, scope="user")
     store, who = await world.store(), await page(world, **OWN)
     [record] = await store.records(tokens.KIND, [who.id])
     known = {name: value for name, value in record.data.items() if name not in ("scope", "scope_id", "enqueue")}
-    with pytest.raises(InvalidInput):  # it looks for the job with this id, and there is none
+    with pytest.raises(InvalidInput):  # the old server looks for the job with this id, and there is none
         check_id(known["job"])
 
 

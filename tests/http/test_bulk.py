@@ -1,4 +1,4 @@
-"""Bulk actions over HTTP: what is asked, what is told, what is refused, and who works them off."""
+"""Bulk actions over HTTP: what a client asks and is told, what is refused, and which server works them off."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ async def made(world: World, body: JSON, who: str = "superuser") -> JSON:
 
 
 async def ended(world: World, bulk_id: str, **more: Any) -> JSON:
-    """It runs in the background: looked at until it has ended."""
+    """Ask until the bulk action, which runs in the background, has ended. Return its last answer."""
     while True:
         info: JSON = (await world.get("superuser", f"/api/bulk/{bulk_id}", **more)).json()
         if info["status"] != "running":
@@ -232,7 +232,7 @@ async def test_everything_must_be_said(sqlite_world: World) -> None:
 
 
 async def test_a_server_carries_on_with_what_another_left(world: World) -> None:
-    """It was started by someone who is gone: no request comes, and nobody else works."""
+    """The process that started the bulk action is gone. No request comes, and no other process works on it."""
     store = await world.store()
     await dead(world, 4)
     bulk = await world.jobs.bulk.prepare("requeue", Filter(topics=["mail"], statuses=["failed"]), dry_run=False)

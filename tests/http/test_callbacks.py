@@ -1,4 +1,4 @@
-"""Callbacks: who has the address may answer, once and in time. Nothing else is told, and the token is never logged."""
+"""Callbacks: a client with the address may answer, once and in time. It is told no more; no log has the token."""
 
 import logging
 from itertools import count
@@ -24,7 +24,7 @@ async def address(world: World, job_id: str, *, signal: str = "decision", n: int
 
 
 async def asked(world: World, **options: Any) -> tuple[str, str]:
-    """A job that waits for an answer, and its address."""
+    """Return a job that waits for an answer, and the address for it."""
     job_id = await world.enqueue(None, topic=f"approval-{next(_topics)}")  # no other job of the topic is due
     await waiting(await world.store(), job_id, **{"callback": True, **options})
     return job_id, await address(world, job_id)
@@ -46,7 +46,7 @@ async def state(world: World, path: str) -> str:
 
 
 async def test_a_handler_asks_the_outside(world: World) -> None:
-    """With a real worker: the address goes out, the answer comes in, and the handler goes on."""
+    """A real worker runs the handler: the address goes out, the answer comes in, and the handler goes on."""
     decision = Signal("decision", dict[str, bool])
     urls: list[str] = []
 
@@ -172,7 +172,7 @@ def _no_grace() -> Any:
     return CancelTimeout(by="test", grace=0.0)
 
 
-# ── While the outside works ──
+# ── While the external system works ──
 
 
 async def test_progress_is_shown_with_the_job(world: World) -> None:
@@ -219,7 +219,7 @@ async def test_a_cancel_waits_for_the_outside(world: World) -> None:
     assert await state(world, path) == "cancelled"
     is_problem(await post(world, f"{path}/heartbeat"), 409, "callback_cancelled")
     assert (await world.job(job_id)).status is Status.CANCEL_REQUESTED
-    for _ in range(2):  # it may be repeated
+    for _ in range(2):  # a client may repeat it
         assert (await post(world, f"{path}/acknowledge")).json() == {"state": "cancelled"}
         assert (await world.job(job_id)).status is Status.CANCELLED
 
@@ -270,7 +270,7 @@ async def test_a_token_is_for_one_job_and_one_signal(world: World) -> None:
 
 
 async def test_no_credential_is_needed_or_looked_at(sqlite_world: World) -> None:
-    """The API is closed. What comes along belongs to the outside."""
+    """The API is closed to these callers. A credential that comes with a request belongs to the external system."""
     for who in (ANYONE, "user A", "read token", "revoked token", "superuser"):
         _, path = await asked(sqlite_world)
         assert (await sqlite_world.post(who, path, {"ok": True})).status_code == 200
@@ -356,7 +356,7 @@ class Clock:
 
 
 def allowed(take: Any, *args: str) -> int:
-    """How often it is allowed until it is refused."""
+    """Return how many calls are allowed before one is refused."""
     calls = count()
 
     def take_all() -> None:

@@ -1,4 +1,4 @@
-"""Every code of an error is declared, in one place, with one status; and what is declared is used."""
+"""Every error code is declared in one place, with one status, and every declared code is used."""
 
 import ast
 from functools import cache
@@ -13,7 +13,7 @@ from rowlock.http.problems import CODES, TITLES, Problem, from_error
 
 SOURCES = Path(rowlock.__file__).parent
 
-# Where InvalidInput is about how the program is set up, or only for those who call it from Python.
+# Files where InvalidInput is about how the program is set up, or only for callers from Python.
 OFFLINE = {
     "config.py", "context.py", "logs.py", "run_steps.py", "steps.py", "access/jwt.py", "client/middleware.py",
     "client/registry.py",
@@ -37,7 +37,7 @@ OFFLINE_CODES = {
 
 @cache
 def every_call() -> dict[str, list[tuple[str, ast.Call]]]:
-    """By the name of what is called: the file, and the call."""
+    """Return all calls by the name of the called function: the file, and the call."""
     found: dict[str, list[tuple[str, ast.Call]]] = {}
     for file in sorted(SOURCES.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -73,7 +73,7 @@ def test_every_code_that_is_declared_is_used() -> None:
 
 
 def test_what_is_offline_is_there() -> None:
-    """A file that has moved must not take its exception with it."""
+    """Each file in OFFLINE must still raise InvalidInput, so that a file that moved leaves no exception behind."""
     files = {file for file, _ in every_call()["InvalidInput"]}
     assert files >= OFFLINE
     assert {file for file, _ in OFFLINE_CODES} <= files
@@ -93,7 +93,7 @@ def test_a_problem_with_an_undeclared_code_can_not_be_made() -> None:
 
 
 def test_a_code_of_the_applications_own_stays_inside() -> None:
-    """Its middleware may refuse a job by InvalidInput."""
+    """The application's middleware may refuse a job by InvalidInput. The client is told the code bad_value instead."""
     problem = from_error(InvalidInput("payload.to", "spam", "is an address of ours"))
     assert (problem.status, problem.code, problem.field) == (400, "bad_value", "payload.to")
 

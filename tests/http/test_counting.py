@@ -1,4 +1,4 @@
-"""How many jobs stand where: counted once for all who ask, and never older than the question."""
+"""Counts of jobs by status: one count serves all callers that ask together, and is never older than the question."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from tests.http.harness import Place
 
 
 class Counted:
-    """A store's counts, each of which goes on when it is let, and ends as it is told to."""
+    """The calls of a store's `stats`. Each of them waits for `may_end`, and raises `error` if there is one."""
 
     def __init__(self, store: Store, patch: pytest.MonkeyPatch) -> None:
         self.times = 0
@@ -41,7 +41,7 @@ async def jobs(place: Place) -> AsyncIterator[Jobs]:
 
 
 async def until_counting(counted: Counted, asked: list["asyncio.Task[Stats]"]) -> None:
-    """One of them counts, and all others have asked."""
+    """Wait until one task counts. All tasks have asked by then."""
     await counted.has_begun.wait()
     assert not any(task.done() for task in asked)
 
@@ -56,7 +56,7 @@ async def test_whoever_asks_while_nothing_changes_shares_one_count(
     await until_counting(counted, asked)
     counted.may_end.set()
     assert [one.pending for one in await asyncio.gather(*asked)] == [1] * 10
-    # In PostgreSQL, whatever else the same server is used for counts as a change.
+    # In PostgreSQL, a write to any other database of the same server counts as a change, too.
     assert counted.times == 1 or (place.kind == "postgres" and counted.times == 2)
 
 
@@ -70,7 +70,7 @@ async def test_whoever_asks_after_a_change_is_told_of_it_by_one_more_count_for_a
     await until_counting(counted, before)
     await jobs.enqueue("mail", {})
     after = [asyncio.create_task(counting.stats()) for _ in range(10)]
-    await asyncio.sleep(0)  # they have asked
+    await asyncio.sleep(0)  # now the tasks have asked
     counted.may_end.set()
     assert [one.pending for one in await asyncio.gather(*after)] == [2] * 10
     assert counted.times == 2
@@ -95,7 +95,7 @@ async def test_whoever_waits_hears_at_once_that_the_database_is_away(
     await until_counting(counted, asked)
     counted.may_end.set()
     assert [type(one) for one in await asyncio.gather(*asked, return_exceptions=True)] == [StoreUnavailable] * 10
-    assert counted.times <= 2  # that of the first, and one for those who asked while it went on
+    assert counted.times <= 2  # one for the first task, and one for the tasks that asked during it
     counted.error = None
     assert (await counting.stats()).pending == 0
 

@@ -1,4 +1,4 @@
-"""Pages of every list, and their cursors: which tell nothing, and are for one caller and one question."""
+"""Pages of every list, and their cursors: a cursor tells nothing, and is for one caller and one query."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ MANY = 5
 
 
 async def crowd(world: World) -> dict[str, str]:
-    """At least five of everything that can be listed; the lists' paths."""
+    """Make at least five of everything that can be listed. Return the lists' paths."""
     store = await world.store()
     for n in range(MANY):
         await world.enqueue(A, topic=f"topic{n}")
@@ -91,8 +91,8 @@ async def walk(world: World, path: str, limit: int) -> list[JSON]:
 
 
 def test_every_list_has_pages() -> None:
-    """A route that answers items takes limit and cursor, and gives next. Templates and limits are as few as the topics
-    in the code: they come all at once."""
+    """A route that answers items takes limit and cursor, and gives next. Templates and limits come all at once: there
+    are only as many as topics in the code."""
     lists = {
         route.path
         for route in ROUTES
@@ -126,7 +126,7 @@ async def test_the_pages_of_every_list_are_the_whole(world: World) -> None:
 
 
 def _stable(items: list[JSON]) -> list[JSON]:
-    """Without what changes while one looks."""
+    """Return the items without what changes while the test reads them."""
     return [
         {name: value for name, value in item.items() if name not in ("last_used", "seen", "oldest_wait")}
         for item in items
@@ -167,7 +167,7 @@ async def test_a_cursor_is_for_one_caller_and_one_question(world: World) -> None
         {"status": "pending", "topic": "topic1"},
     ):
         refused(await world.get("user A", path, params={"cursor": cursor, **asked}))
-    for limit in (1, 50):  # which may change
+    for limit in (1, 50):  # the limit may change
         again = {"cursor": cursor, "status": "pending", "limit": limit}
         assert (await world.get("user A", path, params=again)).status_code == 200
     both = {"cursor": cursor, "status": "pending", "offset": 1}
@@ -209,7 +209,7 @@ async def _hidden_places(world: World) -> None:
                 assert form.encode() not in raw
             assert UUID(job_id).bytes not in raw
     again = (await world.get("user A", "/api/jobs", params={"limit": 5})).json()["next"]
-    assert again != told[0]  # the same place looks different each time
+    assert again != told[0]  # the cursor for the same place looks different each time
     for plain in (make_cursor(hidden[0]), hidden[0]):
         refused(await world.get("user A", "/api/jobs", params={"cursor": plain}))
 
@@ -218,7 +218,7 @@ async def _hidden_places(world: World) -> None:
 
 
 async def test_servers_of_one_database_understand_each_other(world: World) -> None:
-    """Also if they come at once, before there is a key."""
+    """This holds even if the servers are asked at the same moment, before there is a key."""
     await crowd(world)
     store = await world.store()
     assert await store.records(cursors.KIND) == []

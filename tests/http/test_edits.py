@@ -10,7 +10,7 @@ from tests.http.harness import A, World, is_problem
 
 OWN = "scope_id = @request.auth.id"
 LATER = (datetime.now(UTC) + timedelta(days=30)).isoformat()
-# By this, user A may enqueue mails of its own that are not urgent and not far away.
+# By this rule, user A may enqueue mails of its own that are not urgent and not far in the future.
 MODEST = (
     f"{OWN} && topic = 'mail' && priority <= 100 && run_at < '{(datetime.now(UTC) + timedelta(days=2)).isoformat()}'"
 )
@@ -19,7 +19,7 @@ WAYS = ["update", "requeue", "clone"]
 
 
 async def edit(world: World, who: str, way: str, changes: dict[str, Any], **options: Any) -> tuple[httpx.Response, str]:
-    """The answer, and the job that was there before."""
+    """Enqueue a job and edit it. Return the answer and the job's id. A refused edit must change nothing."""
     job_id = await world.enqueue(A, **options)
     if way == "requeue":
         await world.jobs.cancel(job_id)
@@ -51,7 +51,7 @@ async def test_the_new_content_must_satisfy_enqueue_rule(world: World, way: str)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("changes", [{"payload": {"amount": 100_000}}, {"priority": 50}, {"tags": ["a"]}, {"delay": 1}])
 async def test_what_is_not_changed_counts_as_well(world: World, way: str, changes: dict[str, Any]) -> None:
-    """The job was enqueued by the application itself: it is one that the user could not have enqueued."""
+    """The application itself has enqueued the job. The user could not have enqueued it."""
     await world.change_settings(manage_rule=OWN, enqueue_rule=MODEST)
     is_problem((await edit(world, "user A", way, changes, topic="bills"))[0], 403)
     is_problem((await edit(world, "user A", way, {**changes, "priority": 150}))[0], 403)

@@ -1,4 +1,4 @@
-"""However a job is enqueued, the answer has one shape; and it tells of another's job nothing."""
+"""All ways to enqueue a job give an answer of one shape, which tells nothing of another caller's job."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ async def test_a_job_that_is_there_is_told_as_it_stands(world: World) -> None:
 
 
 async def test_in_a_batch_anothers_job_stays_hidden(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that took the key between the look and the insert: the rest of the batch is there by then."""
+    """The other job took the key between the look and the insert, so the rest of the batch is already inserted."""
     rule = "scope_id = @request.auth.id"
     await world.change_settings(enqueue_rule=rule, view_rule=f"{rule} && priority > 500")
     await world.jobs.enqueue("mail", {}, key="k", scope_id=A)

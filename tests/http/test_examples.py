@@ -1,4 +1,4 @@
-"""The examples of the OpenAPI document: there for every body and answer, right by their schemas, and they work."""
+"""The examples of the OpenAPI document: every body and answer has one, they fit their schemas, and they work."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ async def test_the_example_of_an_enqueue_works(world: World) -> None:
     assert told.keys() == EXAMPLES["EnqueuedBody"].keys()
     job = (await world.get("superuser", f"/api/jobs/{told['id']}")).json()
     assert asked.items() <= job.items()
-    assert {*job, "steps"} == {*EXAMPLES["JobBody"]}  # it has no steps
+    assert {*job, "steps"} == {*EXAMPLES["JobBody"]}  # this job has no steps
 
 
 BODIES = {
@@ -84,7 +84,7 @@ async def test_every_answer_says_which_version_it_is_of(sqlite_world: World, pat
 def test_ids_in_paths_are_uuids() -> None:
     operations = [one for methods in DOCUMENT["paths"].values() for one in methods.values()]
     ids: list[Any] = [p["schema"] for one in operations for p in one.get("parameters", []) if p["name"] == "id"]
-    ids = [one for one in ids if one.get("maxLength") is None]  # of signals
+    ids = [one for one in ids if one.get("maxLength") is None]  # the others are ids of signals
     in_path = [one for one in ids if one.get("format") == "uuid"]
     assert len(in_path) >= 15
-    assert all(one.get("type") == "array" for one in ids if one not in in_path)  # filters
+    assert all(one.get("type") == "array" for one in ids if one not in in_path)  # these are filters

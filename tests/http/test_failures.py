@@ -1,4 +1,4 @@
-"""Groups of dead letters over HTTP: what they tell, to whom, and what is refused."""
+"""Groups of dead letters over HTTP: what they show, to which callers, and what is refused."""
 
 import pytest
 
@@ -9,7 +9,7 @@ BOOM = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line {}
 
 
 async def failed(world: World) -> dict[str, str]:
-    """Three groups, by topic; the newest job of each."""
+    """Make three groups of dead letters, one for each topic. Return the newest job of each."""
     newest = {}
     for topic, count in (("mail", 3), ("bills", 2), ("other", 1)):
         for n in range(count):

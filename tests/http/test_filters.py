@@ -1,4 +1,4 @@
-"""Numbers for any filter, and how far back a search has looked."""
+"""Counts of jobs for any filter, and how far back a search has looked."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -7,7 +7,7 @@ from tests.http.harness import A, B, World, is_problem
 from tests.http.oracle import RULES
 
 STATS = "/api/jobs/stats"
-ROWS = 5_100  # more than a search for payloads looks at, of each table
+ROWS = 5_100  # more than a search for payloads looks at in each table
 
 
 def numbers(body: dict[str, Any]) -> dict[str, int]:
@@ -21,14 +21,14 @@ async def test_jobs_are_counted_for_any_filter(world: World) -> None:
     await world.enqueue(B, topic="bills", payload={"n": 1}, key="k", scope="user")
     await world.enqueue(B, topic="letters", payload={"n": 2})
     cases = {
-        "?topic=bills": {"failed": 1, "completed": 1, "pending": 1},  # by counters
+        "?topic=bills": {"failed": 1, "completed": 1, "pending": 1},  # from the counters
         "?topic=bills&topic=letters": {"failed": 1, "completed": 1, "pending": 2},
         "?payload=n=1": {"failed": 1, "completed": 1, "pending": 1},
         "?payload=n=1&status=failed&status=pending": {"failed": 1, "pending": 1},
         "?tag=vip": {"failed": 1},
         "?key=k": {"pending": 1},
         "?scope=user": {"pending": 1},
-        f"?scopeId={A}": {"failed": 1, "completed": 1, "pending": 1},  # A has one of the world's own
+        f"?scopeId={A}": {"failed": 1, "completed": 1, "pending": 1},  # A has one job of the world itself
         "?error=money": {"failed": 1},
         "?createdFrom=2999-01-01T00:00:00Z": {},
     }
@@ -46,7 +46,7 @@ async def test_a_user_counts_only_what_the_rule_shows(world: World) -> None:
     for query in ("?payload=n=1", f"?payload=n=1&scopeId={A}", "?topic=bills&topic=mail"):
         assert numbers((await world.get("user A", STATS + query)).json()) == {"pending": 1}, query
     assert numbers((await world.get("user A", f"{STATS}?payload=n=1&scopeId={B}")).json()) == {}
-    # An error that is hidden must not be guessed by counting.
+    # A caller must not guess a hidden error by counting.
     await world.change_settings(redact=["payload.secret"])
     is_problem(await world.get("user A", f"{STATS}?error=x"), 403)
 
@@ -64,7 +64,7 @@ async def test_a_search_says_how_far_back_it_has_looked(world: World) -> None:
     second = (await world.get("superuser", f"/api/jobs?payload=user=7&cursor={first['next']}")).json()
     assert [item["id"] for item in second["items"]] == [needle]
     assert (second["next"], second["looked_back_to"]) == (None, None)
-    assert (await world.get("superuser", "/api/jobs?limit=1")).json()["looked_back_to"] is None  # all is known
+    assert (await world.get("superuser", "/api/jobs?limit=1")).json()["looked_back_to"] is None  # it needs no search
 
 
 async def test_the_audit_is_searched_in_what_it_shows(world: World) -> None:

@@ -33,7 +33,7 @@ async def create(world: World, who: str | Who = "enqueue token", **asked: Any) -
 
 
 async def finish(world: World, topic: str, result: Any = None, *, error: str | None = None) -> str:
-    """A worker runs the next job of a topic to its end."""
+    """Run the next job of a topic to its end, as a worker does. Return its id."""
     store = await world.store()
     [job] = (await store.claim(claim_by("w1", topic, limit=1))).jobs
     outcome = Completed(result) if error is None else Failed(error, final=True)
@@ -95,7 +95,7 @@ async def test_the_life_of_a_flow(world: World) -> None:
     taken = {one["name"]: one["taken"] for one in (await graph(world, made["id"]))["nodes"]}
     assert taken == {"pay": True, "receipt": True, "small": False, "pack": True, "ship": True}
 
-    # A parent fails: the job is held until a person decides.
+    # A parent fails: the job is held until an operator decides.
     await finish(world, "pack", error="no boxes")
     await finish(world, "mail")
 
@@ -112,7 +112,7 @@ async def test_the_life_of_a_flow(world: World) -> None:
     await statuses(world, made["id"], ship="pending")
     is_problem(await world.post("manage token", release), 409, "wrong_state")
 
-    # Delete, once nothing of it is live.
+    # An operator can delete the flow once no job of it is live.
     told = is_problem(await world.call("flows token", "DELETE", path), 409, "wrong_state")
     assert told["flow_status"] == "running"
     await finish(world, "ship")
@@ -142,7 +142,7 @@ async def test_a_branch_is_cancelled_and_run_again(world: World) -> None:
     assert again.json() == {"changed": 2}
     await statuses(world, made["id"], root="pending", left="blocked", below="blocked", right="blocked")
 
-    # Those that failed run again, and with them what was cancelled because of them.
+    # A requeue runs the failed jobs again, and the jobs that were cancelled because of them.
     await finish(world, "root", error="broken")
     await statuses(world, made["id"], root="failed", left="cancelled", below="cancelled", right="cancelled")
     assert (await world.post("flows token", f"{path}/requeue", {"reason": "mended"})).json() == {"changed": 1}
@@ -190,7 +190,7 @@ async def test_a_request_that_comes_twice_makes_one_flow(world: World) -> None:
     assert [now[name] for name in ("_jobs_flows", "_jobs_edges")] == [1, 4]
     assert now["_jobs"] + now["_jobs_archive"] == before["_jobs"]
     is_problem(await world.post("superuser", "/api/flows", {**own, "name": "other"}), 409, "id_taken")
-    # One who may not see the jobs learns nothing of them.
+    # A caller that may not see the jobs learns nothing of them.
     assert is_problem(await world.post("enqueue token", "/api/flows", own), 409, "key_taken")["field"] == "id"
 
 
@@ -253,7 +253,7 @@ async def test_what_is_refused_says_which_field_and_why_and_adds_nothing(world: 
 
 
 async def test_the_right_to_enqueue_is_judged_for_each_job(world: World) -> None:
-    """The flow is refused as a whole, by everything that refuses a single job."""
+    """Anything that refuses a single job refuses the flow as a whole."""
     await world.change_settings(enqueue_rule="scope_id = @request.auth.id && topic != 'admin'")
     own = {"topic": "mail", "scopeId": A, "scope": "user"}
     tries: list[tuple[str, dict[str, Any], str]] = [
@@ -278,7 +278,7 @@ async def test_the_right_to_enqueue_is_judged_for_each_job(world: World) -> None
 
 
 async def test_a_hidden_job_is_no_parent_and_no_holder(world: World) -> None:
-    """Who may enqueue learns nothing about jobs that it may not see: not that they are there, nor how they end."""
+    """A caller that may enqueue learns nothing of jobs that it may not see: not that they exist, nor how they end."""
     secret = await world.enqueue(B, topic="mail", scope="user", key="k")
     await world.change_settings(enqueue_rule="true", view_rule="scope_id = @request.auth.id")
     before = await world.place.counts()
@@ -301,8 +301,8 @@ async def test_a_hidden_job_is_no_parent_and_no_holder(world: World) -> None:
 HIDDEN: list[dict[str, Any]] = [
     {"payload": {"note": {"$result": "pay.password"}}},
     {"payload": {"note": {"$result": ["pay", "users", 0, "password", "text"]}}},
-    {"payload": {"deep": [{"note": {"$result": "pay.card"}}]}},  # card.number is hidden, and note.number is not
-    {"payload": {"note": {"$result": "pay"}}},  # result.inner is hidden, and payload.note.inner is not
+    {"payload": {"deep": [{"note": {"$result": "pay.card"}}]}},  # card.number is hidden, note.number would not be
+    {"payload": {"note": {"$result": "pay"}}},  # result.inner is hidden, payload.note.inner would not be
     {"when": "pay.result.password = 'a'"},
     {"when": "pay.status = 'completed' && (pay.result.n > 1 || pay.result.card.number ~ '4%')"},
     {"after": ["pay", "OUTSIDE"], "when": "job.error ~ 'a%'"},
@@ -325,7 +325,7 @@ async def test_no_flow_shows_what_is_redacted(world: World) -> None:
         told = is_problem(await world.post(token, "/api/flows", body), 403, "not_allowed")
         assert "redacted" in told["detail"], second
         assert told["field"].startswith(("jobs[1].payload", "jobs[1].when"))
-        await create(world, "superuser", **body)  # may reveal it
+        await create(world, "superuser", **body)  # a superuser may reveal it
     for second in SHOWN:
         await create(world, token, name="good", jobs=[{"topic": "charge", "name": "pay"},
                                                       {"topic": "mail", "after": ["pay"], **second}])  # fmt: skip
@@ -351,7 +351,7 @@ async def test_a_new_payload_shows_nothing_that_is_redacted(world: World) -> Non
 
 
 async def test_a_new_payload_uses_no_job_that_is_hidden(world: World) -> None:
-    """Who may manage a job needs not see those that it waits for."""
+    """A caller may manage a job without seeing the jobs that it waits for."""
     await world.change_settings(view_rule="scope_id = @request.auth.id", manage_rule="scope_id = @request.auth.id")
     await world.change_settings(enqueue_rule="true")
     jobs = [
@@ -388,7 +388,7 @@ async def test_release_needs_the_right_to_manage_the_job(world: World) -> None:
 
 @pytest.mark.parametrize("who", ["anonymous", "user A", "enqueue token", "worker token", "mail token", "read token"])
 async def test_flows_are_for_operators(sqlite_world: World, who: str) -> None:
-    """Rules don't open them, and a token for some topics is not for flows, which have several."""
+    """Rules don't open flows. A token for some topics may not use flows, because a flow has several topics."""
     await sqlite_world.change_settings(manage_rule="true", enqueue_rule="true", view_rule="true")
     made = await create(sqlite_world, "superuser", name="f", jobs=[{"topic": "mail"}])
     path = f"/api/flows/{made['id']}"

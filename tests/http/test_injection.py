@@ -1,4 +1,4 @@
-"""Texts that mean something to a database, a template, a shell or a header, put wherever a text can go."""
+"""Texts that mean something to a database, a template, a shell or a header, in every place that takes a text."""
 
 import logging
 from typing import Any
@@ -38,7 +38,7 @@ CANARY = "canary-of-somebody"
 
 
 def corpus(world: World) -> list[str]:
-    """All of it on one database; on the other what means something to a database."""
+    """Return all texts for SQLite, and for PostgreSQL those that mean something to a database."""
     return CORPUS if world.place.kind == "sqlite" else SQL
 
 
@@ -51,7 +51,7 @@ async def schema(place: Place) -> list[tuple[Any, ...]]:
 
 
 async def others(world: World) -> Any:
-    """What must stay as it is, whatever is asked."""
+    """Return the schema and the row counts, which no request may change."""
     return await schema(world.place), await world.place.counts()
 
 
@@ -62,7 +62,7 @@ async def test_no_filter_finds_more_than_it_says(world: World) -> None:
     await world.enqueue("somebody", key=CANARY, payload={"a": CANARY}, tags=[CANARY], scope=CANARY)
     before = await others(world)
     for name in FILTERS:
-        for text in corpus(world) if name in SEARCHED else SQL[::5]:  # the others are numbers and times, or nothing
+        for text in corpus(world) if name in SEARCHED else SQL[::5]:  # the others take numbers, times or nothing
             for value in (text, f"a={text}", f"{text}=1") if name == "payload" else (text,):
                 query = f"{name}={quote(value, safe='')}"
                 answer = await world.get("superuser", f"/api/jobs?{query}")
@@ -83,7 +83,7 @@ async def test_a_name_of_a_parameter_is_no_sql_either(world: World) -> None:
 
 
 async def test_a_payload_path_is_a_path_of_names(world: World) -> None:
-    """Whatever it says, it finds the job in which exactly this stands, or none."""
+    """A payload path finds the job in which exactly this path stands, or none, whatever its text is."""
     for text in corpus(world):
         member = text.replace(".", "")
         made = await world.post("superuser", "/api/jobs/enqueue", {"topic": "paths", "payload": {member: {"x": 7}}})
@@ -115,7 +115,7 @@ async def test_wildcards_are_letters(world: World) -> None:
 
 
 async def test_what_is_put_in_comes_out_unchanged(world: World) -> None:
-    await world.change_settings(redact=[])  # some of it looks like a header with a cookie
+    await world.change_settings(redact=[])  # some of the texts look like a header with a cookie
     tables = await schema(world.place)
     for n, text in enumerate(CORPUS):
         body = {"topic": "mail", "payload": {"text": text, text: [text]}, "tags": [text], **dict.fromkeys(TEXTS, text)}
@@ -179,7 +179,7 @@ async def test_reasons_names_and_settings_are_texts(world: World) -> None:
 
 @pytest.mark.timeout(600)  # a thousand writes
 async def test_no_text_makes_a_rule_let_more_through(world: World) -> None:
-    """As a whole rule, and in quotes in one."""
+    """Each text is tried as a whole rule, and in quotes in a rule."""
     await world.enqueue("somebody", payload={"a": CANARY})
     tables = await schema(world.place)
     for text in corpus(world):
@@ -205,7 +205,7 @@ async def test_no_claim_makes_a_rule_let_more_through(world: World) -> None:
     await world.enqueue("somebody", payload={"a": CANARY}, scope="somebody")
     await world.change_settings(manage_rule="scope_id = @request.auth.id || scope ~ @request.auth.team")
     for text in corpus(world):
-        if text in ("%", "%%"):  # a claim that is used as a pattern is a pattern: whoever writes such a rule wants it
+        if text in ("%", "%%"):  # the rule uses the claim as a pattern, as its author wants
             continue
         who = Who(
             "x", bearer(raw({"alg": "HS256"}, {**plain_claims(), "sub": text or "x", "team": text}, SECRET.encode()))
@@ -290,7 +290,7 @@ def credentials(who: Who) -> list[str]:
 
 
 def secret_part(text: str) -> str:
-    """A JWT's signature, in which a _ may stand anywhere; of a text of ours, what comes after the last one."""
+    """Return the secret part: a JWT's signature, which may contain a _; of our own texts what follows the last _."""
     return text.rpartition("." if "." in text else "_")[2]
 
 

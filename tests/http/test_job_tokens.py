@@ -1,4 +1,4 @@
-"""Tokens for one job: whoever sees a job can make them, but not any number of them."""
+"""Tokens for one job: any caller that sees the job can make them, but only a limited number of them."""
 
 import asyncio
 from typing import Any
@@ -22,7 +22,7 @@ async def make(world: World, who: Who | str, job_id: str, **body: Any) -> httpx.
 
 
 async def many(world: World, who: str, job_id: str, count: int, **body: Any) -> int:
-    """How many of those that were asked for at the same moment were made."""
+    """Ask for so many tokens at the same moment. Return how many of them were made."""
     answers = await asyncio.gather(*(make(world, who, job_id, **body) for _ in range(count)))
     for answer in answers:
         if answer.status_code != 201:
@@ -49,7 +49,7 @@ async def test_a_user_makes_a_hundred_and_twenty_of_them_for_one_job(world: Worl
 async def test_of_many_that_are_asked_for_at_once_no_more_are_made(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor if several servers make them. Nobody is refused because of another maker."""
+    """This holds even if several servers make them. No maker is refused because of another maker."""
     await world.change_settings(manage_rule=RULE)
     monkeypatch.setattr(short_lived, "BY_RULE", Bound(5, 3))
     monkeypatch.setattr(short_lived, "BY_SCOPE", Bound(9, 8))

@@ -1,4 +1,4 @@
-"""The application's own users: by its JWTs, or by its own means."""
+"""The application's own users: the server knows them by JWTs, or by the application's own hook."""
 
 import asyncio
 import base64
@@ -48,7 +48,7 @@ async def status(world: World, text: str, **more: Any) -> int:
 
 
 def raw(header: dict[str, Any], body: dict[str, Any], key: bytes | None = None) -> str:
-    """Signed by hand, as libraries refuse to."""
+    """Return a JWT that is signed by hand, because libraries refuse to sign such a token."""
     return raw_text(json.dumps(header, default=str), json.dumps(body, default=str), key)
 
 
@@ -63,7 +63,7 @@ def plain_claims() -> dict[str, Any]:
 
 
 def hand_signed(**claims: Any) -> Who:
-    """A user with these claims, whatever they are."""
+    """Return a user with these claims, whatever they are."""
     return Who("x", bearer(raw({"alg": "HS256"}, plain_claims() | claims, SECRET.encode())))
 
 
@@ -116,7 +116,7 @@ async def test_a_bad_one_is_refused(sqlite_world: World, kind: str) -> None:
 
 async def test_a_changed_one_is_refused(sqlite_world: World) -> None:
     text = user_token(A)
-    for at in range(0, len(text) - 2, 7):  # the last character may hold bits that mean nothing
+    for at in range(0, len(text) - 2, 7):  # the last character may hold unused bits
         changed = text[:at] + ("A" if text[at] != "A" else "B") + text[at + 1 :]
         assert await status(sqlite_world, changed) == 401, at
 
@@ -147,7 +147,7 @@ async def test_times_that_are_far_away_are_times(sqlite_world: World) -> None:
 
 
 def strange_claims() -> list[dict[str, Any]]:
-    """Sets of claims, each of which somebody could have signed."""
+    """Return sets of claims. The application could have signed each of them."""
     times = st.one_of(st.sampled_from(NO_TIMES), st.integers(), st.floats(), st.just(plain_claims()["exp"]))
     leaves = st.one_of(
         st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.sampled_from(["\ud800", "\0"])
@@ -167,7 +167,7 @@ def strange_claims() -> list[dict[str, Any]]:
 
 
 async def test_no_claims_that_were_signed_break_anything(sqlite_world: World) -> None:
-    """Whoever has the secret makes mistakes: then they are told so. It is never our error."""
+    """The application, which has the secret, makes mistakes. It is told of them, and they are never a server error."""
     rule = "scope = @request.auth.team || priority > @request.auth.exp || scope_id = @request.auth.id"
     await sqlite_world.change_settings(manage_rule=rule)
     job_id = await sqlite_world.enqueue(A)
@@ -182,13 +182,13 @@ async def test_no_claims_that_were_signed_break_anything(sqlite_world: World) ->
 
 
 async def test_a_token_for_another_audience_is_refused_though_none_is_set(sqlite_world: World) -> None:
-    """Else one that the same secret has signed for another service would be good here."""
+    """Otherwise a token that the same secret has signed for another service would be good here."""
     for audience in ("web", ["web"], ["web", "jobs"], "jobs"):
         answer = await sqlite_world.get(Who("x", bearer(signed(aud=audience))), ME)
         problem = is_problem(answer, 401, "wrong_audience")
         assert "jwt_audience" in problem["detail"]
     assert await status(sqlite_world, signed()) == 200
-    assert await status(sqlite_world, signed(aud=[])) == 200  # it names none
+    assert await status(sqlite_world, signed(aud=[])) == 200  # it names no audience
 
 
 async def test_it_is_refused_if_no_secret_is_set(sqlite_world: World) -> None:
@@ -208,7 +208,7 @@ async def test_issuer_and_audience_must_be_the_ones_that_are_set(sqlite_world: W
 
 
 async def test_a_strange_name_is_nothing_special(world: World) -> None:
-    """It may be refused, but it finds nothing and breaks nothing."""
+    """The server may refuse a strange name, but such a name finds nothing and breaks nothing."""
     for sub in ("a\0b", "x" * 2000, "\ud800", "a\r\nb", "<script>", "' OR 1=1 --", "%"):
         await world.change_settings(manage_rule="scope_id = @request.auth.id", enqueue_rule="@request.auth.id != ''")
         job_id, who = await world.enqueue(A), hand_signed(sub=sub)
@@ -221,7 +221,7 @@ async def test_a_strange_name_is_nothing_special(world: World) -> None:
             assert answer.status_code < 500, (sub, method, path, answer.text)
             assert job_id not in answer.text, sub
         await world.change_settings(manage_rule="true")
-        answer = await world.post(who, f"/api/jobs/{job_id}/cancel")  # stands in the audit
+        answer = await world.post(who, f"/api/jobs/{job_id}/cancel")  # the audit records the name
         assert answer.status_code < 500, answer.text
 
 
@@ -272,7 +272,7 @@ def key_set(**keys: Any) -> str:
 
 @pytest.fixture
 def keys(sqlite_world: World, tmp_path: Path) -> tuple[World, Path]:
-    """An application that takes the keys in a file."""
+    """Return an application that takes the keys from a file, and that file."""
     file = tmp_path / "jwks.json"
     file.write_text(key_set(one=RSA, two=EC))
     sqlite_world.api = sqlite_world.jobs.asgi(jwt_jwks=str(file))
@@ -318,7 +318,7 @@ async def test_keys_that_are_not_for_signing_are_not_taken(keys: tuple[World, Pa
 
 
 def forget(world: World) -> None:
-    """The time is over after which an unknown key makes it look again."""
+    """Let the time pass after which an unknown key makes the server read the key set again."""
     verifier = world.api.state.authenticator._verifier
     assert verifier
     assert verifier._set
@@ -329,7 +329,7 @@ async def test_a_new_key_is_found_and_an_old_one_forgotten(keys: tuple[World, Pa
     world, file = keys
     assert await status(world, signed(RSA, "RS256", "one")) == 200
     file.write_text(key_set(next=OTHER_RSA))
-    assert await status(world, signed(OTHER_RSA, "RS256", "next")) == 401  # it has looked just now
+    assert await status(world, signed(OTHER_RSA, "RS256", "next")) == 401  # the server has just read the file
     forget(world)
     assert await status(world, signed(OTHER_RSA, "RS256", "next")) == 200
     assert await status(world, signed(RSA, "RS256", "one")) == 401
@@ -376,11 +376,11 @@ async def test_a_good_key_beside_a_broken_one_is_taken(keys: tuple[World, Path])
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
-    """`said`: what is answered, status and body; every path asked for is in `asked`."""
+    """`said`: the status and body of the answer. `asked`: all paths that were asked for."""
 
     said: tuple[int, bytes] = (200, b"")
     asked: list[str]
-    held: threading.Event  # it answers once this is set
+    held: threading.Event  # the server answers once this is set
     location = ""
 
     def do_GET(self) -> None:
@@ -420,7 +420,7 @@ async def test_a_set_behind_a_url_is_read_once_and_again_for_a_new_key(sqlite_wo
         for _ in range(5):
             assert await status(sqlite_world, signed(RSA, "RS256", "one")) == 200
         assert handler.asked == ["/keys"]
-        for n in range(5):  # made-up names don't make us ask each time
+        for n in range(5):  # made-up names don't make rowlock ask each time
             assert await status(sqlite_world, signed(RSA, "RS256", f"made up {n}")) == 401
         assert handler.asked == ["/keys"]
         handler.said = (200, key_set(next=OTHER_RSA).encode())
@@ -441,7 +441,7 @@ async def test_nobody_waits_while_we_look_for_a_made_up_key(sqlite_world: World)
             while len(handler.asked) < 2:  # noqa: ASYNC110 - it is another thread that is asked
                 await asyncio.sleep(0.001)
             assert await status(sqlite_world, signed(RSA, "RS256", "one")) == 200
-            assert not made_up.done()  # it was not waited for
+            assert not made_up.done()  # the known key did not wait for the unknown one
         finally:
             handler.held.set()
         assert await made_up == 401
@@ -456,7 +456,7 @@ async def test_a_set_that_can_not_be_fetched_lets_nobody_in(sqlite_world: World)
 
 
 async def test_a_set_is_not_fetched_from_where_it_points_to(sqlite_world: World) -> None:
-    """A redirect could lead anywhere, also to plain http or into the network that we are in."""
+    """A redirect could lead anywhere, even to plain http or into the server's own network."""
     with serving() as (url, handler):
         handler.said, handler.location = (302, key_set(one=RSA).encode()), f"{url}/elsewhere"
         sqlite_world.api = sqlite_world.jobs.asgi(jwt_jwks=f"{url}/moved")
@@ -472,7 +472,7 @@ def test_keys_do_not_come_over_plain_http(place: str) -> None:
         KeySet(place)
 
 
-# ── The application's own means ──
+# ── The application's own hook ──
 
 
 async def test_the_applications_own_hook_says_who_it_is(world: World) -> None:
@@ -484,7 +484,7 @@ async def test_the_applications_own_hook_says_who_it_is(world: World) -> None:
     me = await world.get(ANYONE, ME, api=api, headers={"x-user": "carl"})
     assert me.json()["id"] == "carl"
     is_problem(await world.get(ANYONE, ME, api=api), 401)
-    assert (await world.get("admin token", ME, api=api)).json()["kind"] == "token"  # if it says nothing, the rest does
+    assert (await world.get("admin token", ME, api=api)).json()["kind"] == "token"  # a silent hook leaves tokens valid
 
 
 async def test_a_hook_may_answer_at_once_and_with_an_identity(sqlite_world: World) -> None:
@@ -507,7 +507,7 @@ async def test_a_hook_that_says_nonsense_lets_nobody_in(sqlite_world: World) -> 
 
 
 async def test_a_hook_may_give_a_number_as_the_id(sqlite_world: World) -> None:
-    """Rules compare it with texts."""
+    """Rules compare the id with texts."""
     await sqlite_world.change_settings(manage_rule="scope_id = @request.auth.id")
     job_id = await sqlite_world.enqueue("7")
     for user in (7, "7"):

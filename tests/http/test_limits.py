@@ -1,4 +1,4 @@
-"""Limits over HTTP: what is used of them, what can be put and cleared, what is refused, what a caller may see."""
+"""Limits over HTTP: how much of them is used, what can be put and cleared, what is refused, what a caller may see."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ SHARED = Rate(2, per=3600, by="scope_id", name="llm")
 
 
 async def publish(world: World) -> None:
-    """Two topics that share a rate; one of them also has a limit and turns of its own."""
+    """Publish two topics that share a rate. One of them also has a limit and turns of its own."""
     async with Jobs(world.place.url) as code:
         code.task("ask", limits=[Concurrency(3), SHARED], fair="scope_id")(_nothing)
         code.task("embed", limits=[SHARED])(_nothing)
@@ -29,7 +29,7 @@ async def add(world: World, topic: str, scope_id: str, count: int = 1) -> None:
 
 
 async def start(world: World, topic: str, most: int = 10) -> list[str]:
-    """By a worker that is known, so that `why` doesn't ask for one."""
+    """Claim jobs as a worker that the server knows, so that `why` doesn't ask for one. Return their ids."""
     answer = await world.post("worker token", "/api/worker/claim", {"worker": "w1", "topics": [topic], "limit": most})
     assert answer.status_code == 200, answer.text
     return [item["id"] for item in answer.json()["items"]]
@@ -64,7 +64,7 @@ async def test_what_is_used_of_limits(world: World) -> None:
     await add(world, "ask", "acme", 4)
     await add(world, "embed", "acme", 2)
     await add(world, "ask", "beta", 2)
-    assert (await seen(world))["waiting"] == 0  # nothing is used up: they wait for a worker
+    assert (await seen(world))["waiting"] == 0  # no limit is used up: the jobs wait for a worker
     running = await start(world, "ask")
     assert len(running) == 3
 
@@ -89,7 +89,7 @@ async def test_what_is_used_of_limits(world: World) -> None:
     assert (found["waiting"], found["waiting_capped"]) == (5, False)
 
     told = await seen(world, "/api/limits/ask")
-    assert told["items"] == found["items"]  # also the shared one, which has another name
+    assert told["items"] == found["items"]  # the shared limit, which has another name, is there, too
     assert {(item["id"], item["topic"], item["status"], item["worker"][:3]) for item in told["holders"]} == {
         (job_id, "ask", "processing", "w1@") for job_id in running
     }
@@ -116,7 +116,7 @@ async def test_put_and_clear(world: World) -> None:
     await put(world, "embed", {"kind": "fair", "by": "scope_id", "weights": {"acme": 3}})
     assert one((await seen(world))["items"], "embed", "fair")["limit"]["weights"] == {"acme": 3}
 
-    # A topic that nothing knows yet may have a limit; its name may have slashes.
+    # A topic that the server doesn't know yet may have a limit, and its name may have slashes.
     await put(world, "new/topic", {"kind": "concurrency", "max": 2})
     assert one((await seen(world, "/api/limits/new/topic"))["items"], "new/topic", "concurrency")["topics"] == [
         "new/topic"
@@ -190,7 +190,7 @@ async def test_what_is_refused(world: World) -> None:
 
 @pytest.mark.parametrize("who", ["anonymous", "user A", "enqueue token", "manage token", "mail token", "read token"])
 async def test_limits_are_for_operators(sqlite_world: World, who: str) -> None:
-    """Rules don't open them, and a token for some topics is not for limits, which topics may share."""
+    """Rules don't open limits. A token for some topics may not use them, because topics may share a limit."""
     await sqlite_world.change_settings(manage_rule="true", enqueue_rule="true", view_rule="true")
     await put(sqlite_world, "mail", CONCURRENCY)
     refused = 401 if who == "anonymous" else 403
@@ -203,7 +203,7 @@ async def test_limits_are_for_operators(sqlite_world: World, who: str) -> None:
 
 
 async def test_values_of_hidden_fields_are_not_shown(world: World) -> None:
-    """Also in `why`, which names what a job waits for."""
+    """They are not shown in `why` either, which names what a job waits for."""
     await world.change_settings(redact=["card"])
     await put(world, "pay", {**CONCURRENCY, "max": 1, "by": "payload.card"})
     await put(world, "pay", {**CONCURRENCY, "max": 1, "by": "payload.card"}, value="4111-2222")
@@ -222,7 +222,7 @@ async def test_values_of_hidden_fields_are_not_shown(world: World) -> None:
     told = await world.get("read token", f"/api/jobs/{waits}/why")
     assert "4111-2222" not in told.text
     assert (told.json()["code"], running in told.json()["answer"]) == ("limit", True)
-    # A user learns that there is a limit, and not which jobs of others hold it.
+    # A user learns that there is a limit, but not which jobs of other users hold it.
     await world.change_settings(view_rule="scope_id = @request.auth.id")
     said = (await world.get("user A", f"/api/jobs/{waits}/why")).json()
     assert said == {"code": "limit", "answer": "As many jobs as its limit allows are running.", "details": []}

@@ -1,4 +1,4 @@
-"""What a caller could make of small gaps: sessions that come back, tokens that outlive, answers that tell too much."""
+"""Gaps that a caller could use: sessions that come back, tokens that outlive their maker, too telling answers."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -37,7 +37,7 @@ async def test_a_key_of_another_topic_is_not_in_the_way(world: World) -> None:
 
 
 async def test_a_key_of_another_tenant_is_not_in_the_way(world: World) -> None:
-    """Neither alone nor in a batch; nor is a key without a tenant."""
+    """This holds for a single job and in a batch, and also for a key without a tenant."""
     await world.change_settings(manage_rule="scope_id = @request.auth.id", enqueue_rule="scope_id = @request.auth.id")
     scopes: list[dict[str, Any]] = [{}, {"scope_id": B}, {"scope": A}]
     held = {(await world.jobs.enqueue("mail", key="k", **scope)).id for scope in scopes}
@@ -81,7 +81,7 @@ async def test_headers_have_a_limit(world: World) -> None:
 
 
 async def test_a_body_of_unknown_length_is_read(world: World) -> None:
-    """As HTTP/2 may bring it: neither its length nor that it comes in pieces is said."""
+    """HTTP/2 may bring such a body: the request says neither its length nor that it comes in pieces."""
     for body in (b"", b'{"reason": "enough"}', b'{"wrong": 1}'):
         job_id = await world.enqueue(A)
         headers, parts = world.who["manage token"].raw_headers, iter([body] if body else [])

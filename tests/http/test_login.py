@@ -1,4 +1,4 @@
-"""Accounts, sessions, the one-time link and tokens: what is kept of them, how they end, and who gets no further."""
+"""Accounts, sessions, the one-time link and tokens: what is kept of them, how they end, and whom they let in."""
 
 import asyncio
 import re
@@ -35,14 +35,14 @@ def browser(text: str) -> Who:
 
 
 def with_id_of(text: str, other: str) -> str:
-    """What somebody would make up who knows an id, and how checksums are made."""
+    """Return the secret that an attacker would make up from an id, knowing how checksums are made."""
     begun = text[:17] + other[17:-6]
     return begun + secrets._checksum(begun)
 
 
 @asynccontextmanager
 async def nobody_yet(place: Place) -> AsyncIterator[World]:
-    """An application that nobody has set up."""
+    """Yield an application that has no account yet."""
     async with Jobs(place.url) as jobs:
         yield World(place, jobs)
 
@@ -93,7 +93,7 @@ async def test_a_wrong_password_and_an_unknown_account_are_answered_the_same(wor
 
 
 async def test_an_unknown_account_costs_as_much_work_as_a_wrong_password(sqlite_world: World, monkeypatch: Any) -> None:
-    """Counted, not timed: a hash of the same strength is checked either way."""
+    """The test counts the work and doesn't time it: the server checks a hash of the same strength either way."""
     checked: list[str] = []
     real = passwords._hasher()
 
@@ -137,7 +137,7 @@ async def test_a_login_without_its_fields_is_refused(sqlite_world: World) -> Non
         is_problem(await sqlite_world.post(ANYONE, LOGIN, body), 400)
 
 
-# ── How often ──
+# ── How often a client may guess ──
 
 
 async def guess(world: World, email: str = BOSS, **more: Any) -> httpx.Response:
@@ -145,7 +145,7 @@ async def guess(world: World, email: str = BOSS, **more: Any) -> httpx.Response:
 
 
 def stop_the_clock(world: World) -> None:
-    """However slow this machine is, nothing is forgotten and no wait ends."""
+    """Stop the clock of the login limits: nothing is forgotten and no wait ends, however slow the machine is."""
     world.api.attempts = Attempts(lambda: 0.0)
 
 
@@ -153,7 +153,7 @@ async def test_whoever_guesses_must_wait_for_longer_and_longer(world: World) -> 
     stop_the_clock(world)
     statuses = [(await guess(world)).status_code for _ in range(PAIR.free + 1)]
     assert statuses == [401] * PAIR.free + [429]
-    refused = await log_in(world)  # also with the right password
+    refused = await log_in(world)  # even with the right password
     assert is_problem(refused, 429, "too_many_logins")
     assert int(refused.headers["retry-after"]) >= 1
 
@@ -191,7 +191,7 @@ async def test_addresses_of_one_subscriber_are_one(sqlite_world: World) -> None:
 
 
 async def test_who_guesses_locks_nobody_else_out(sqlite_world: World) -> None:
-    """Not others behind the same proxy, and not the owner of the account elsewhere."""
+    """A client that guesses locks out neither other users behind its proxy nor the account's owner elsewhere."""
     stop_the_clock(sqlite_world)
     for n in range(60):
         await guess(sqlite_world, f"user{n}@example.com", client="192.0.2.1")
@@ -203,7 +203,7 @@ async def test_who_guesses_locks_nobody_else_out(sqlite_world: World) -> None:
 
 
 async def test_who_has_logged_in_from_there_before_is_not_locked_out_by_many(sqlite_world: World) -> None:
-    """Neither by guesses from many addresses, nor by many guesses behind the same proxy."""
+    """Neither guesses from many addresses nor many guesses behind the same proxy lock out such a user."""
     stop_the_clock(sqlite_world)
     assert (await log_in(sqlite_world, client="192.0.2.1")).status_code == 200
     for n in range(ACCOUNT.free):
@@ -237,7 +237,7 @@ GUESSERS: dict[str, tuple[Callable[[int], tuple[str, str]], Bound]] = {
 
 @pytest.mark.parametrize("kind", GUESSERS)
 def test_a_day_of_guessing_is_bounded(kind: str) -> None:
-    """Whoever tries again as soon as it is allowed gets so many guesses, and no more."""
+    """A client that tries again as soon as it may gets only so many guesses."""
     target, bound = GUESSERS[kind]
     clock, guesses = [0.0], 0
     counted = Attempts(lambda: clock[0])
@@ -254,13 +254,13 @@ def test_a_day_of_guessing_is_bounded(kind: str) -> None:
 def test_typing_wrong_now_and_then_is_forgotten() -> None:
     clock = [0.0]
     counted = Attempts(lambda: clock[0])
-    for _ in range(1000):  # behind a proxy that nobody has named, for months
+    for _ in range(1000):  # for months, behind a proxy that the settings don't name
         clock[0] += ADDRESS.seconds
         for email in (BOSS, "other@example.com"):
             counted.begin("192.0.2.1", email)
             counted.succeeded("192.0.2.1", email)
         counted.begin("192.0.2.1", f"{clock[0]}@example.com")
-    for _ in range(50):  # an account
+    for _ in range(50):  # one account
         clock[0] += PAIR.seconds
         counted.begin("192.0.2.2", BOSS)
 
@@ -277,7 +277,7 @@ async def test_what_is_remembered_of_guesses_has_a_bound(monkeypatch: pytest.Mon
 async def test_only_so_many_wait_for_the_check_of_a_password(
     sqlite_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each takes a core for a while: two at a time, and nobody's flood makes others wait for minutes."""
+    """Each check takes a core for a while. Two run at a time, so that a flood doesn't delay other users for minutes."""
     go, checking = asyncio.Event(), list[int]()
     is_right = passwords.is_right
 
@@ -329,7 +329,7 @@ async def test_a_proxy_that_is_not_trusted_is_said_once(
     assert [line.split()[0] for line in told] == ["192.0.2.1", "192.0.2.2"]
     assert f"the header {name}" in told[0]
     assert "--trusted-proxy 192.0.2.1" in told[0]
-    for n in range(100):  # anyone can send such a header
+    for n in range(100):  # any client can send such a header
         await sqlite_world.get("anonymous", ME, headers={name: value}, client=f"198.51.100.{n}")
     assert len(warnings(caplog)) == 20
 
@@ -359,7 +359,7 @@ async def test_a_login_makes_a_new_session_and_ends_the_one_before(world: World)
 
 
 async def test_a_session_that_somebody_put_there_is_worth_nothing(world: World) -> None:
-    """Fixation: what the browser brought along is never taken over."""
+    """Session fixation: the server never takes over a session that the browser brings along."""
     planted = "rls_" + "A" * 12 + "_" + "B" * 49
     given = cookie(await log_in(world, headers={"cookie": f"rowlock_session={planted}"}))
     assert given != planted
@@ -381,7 +381,7 @@ async def test_who_knows_the_id_of_a_session_can_not_end_it_by_logging_in(world:
 
 
 async def rewrite(world: World, text: str, *, expires: timedelta | None = None, ends: timedelta | None = None) -> None:
-    """Let time pass for a session: `expires` and `ends` are from now."""
+    """Let time pass for a session: `expires` and `ends` are counted from now."""
     store = await world.store()
     now = await store.now()
     [record] = await store.records(sessions.KIND, [text.split("_")[1]])
@@ -515,14 +515,14 @@ async def test_the_link_works_once_and_then_there_is_nothing_there(place: Place)
         assert "script-src 'self'" in page.headers["content-security-policy"]
         assert (await set_up(world, link.text)).status_code == 200
         is_problem(await set_up(world, link.text, "second@example.com"), 404)
-        assert (await world.get(ANYONE, "/_/me")).json()["set_up"] is True  # by which the page explains a used link
+        assert (await world.get(ANYONE, "/_/me")).json()["set_up"] is True  # the page uses this to explain a used link
         assert await superusers.first_link(await world.store()) is None
         assert len(await superusers.every(await world.store())) == 1
 
 
 @asynccontextmanager
 async def with_links(place: Place) -> AsyncIterator[tuple[World, str, str]]:
-    """A server that nobody has set up yet, and two links to do so."""
+    """Yield a server that has no account yet, and two links to set it up."""
     async with nobody_yet(place) as world:
         one, two = [await superusers.first_link(await world.store()) for _ in range(2)]
         assert one
@@ -569,7 +569,7 @@ async def test_an_account_that_was_made_by_hand_closes_the_link(sqlite_place: Pl
         is_problem(await set_up(world, link), 404)
 
 
-# ── What is kept ──
+# ── What the server keeps ──
 
 
 async def test_no_secret_stands_in_the_database(world: World) -> None:
@@ -580,7 +580,7 @@ async def test_no_secret_stands_in_the_database(world: World) -> None:
     of_job = (await world.post("superuser", f"/api/jobs/{job_id}/token")).json()["token"]
     await guess(world)
     dump = await world.place.dump()
-    assert made.json()["id"] in dump  # it is where we look
+    assert made.json()["id"] in dump  # so the dump has the records that could hold secrets
     for secret in (session, token, of_job):
         kind, _, rest = secret.split("_")
         assert rest[:43] not in dump, kind
@@ -655,7 +655,7 @@ async def test_passwords_do_not_go_over_plain_http_to_other_machines(sqlite_worl
     assert (await log_in(sqlite_world, base="http://jobs.example.com", api=api)).status_code == 200
 
 
-# ── What is told of it ──
+# ── What the log and the audit tell ──
 
 
 async def test_a_failed_login_stands_in_the_log_without_what_was_typed(

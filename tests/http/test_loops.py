@@ -1,4 +1,4 @@
-"""One application that is called from several event loops: each has what is its own, once."""
+"""One application that several event loops call: each loop has its own state and tasks, made once."""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.http.test_series import lifespan
 
 
 async def ask(api: Api) -> set["asyncio.Task[None] | None"]:
-    """What is done here beside answering."""
+    """Send a request, and return the background tasks of this loop."""
     assert (await by_hand(api, path="/healthz")).status == 200
     return {api.upkeep.maintenance_loop.task, api.upkeep.bulk_loop.task}
 
@@ -37,7 +37,7 @@ def test_loops_that_take_turns_keep_what_is_theirs(tmp_path: Path) -> None:
             assert one.run(ask(api)) == first
             assert two.run(ask(api)) == second
         one.run(stop(api))
-        assert not any(task is None or task.done() for task in second)  # it goes on
+        assert not any(task is None or task.done() for task in second)  # the second loop goes on
         two.run(stop(api))
         two.run(jobs.close())
 
@@ -52,7 +52,7 @@ def test_a_loop_that_is_over_is_forgotten(tmp_path: Path) -> None:
 
 
 async def test_a_loop_that_ends_without_a_shutdown_leaves_no_error(sqlite_world: World) -> None:
-    """Servers print what the lifespan raises: a traceback for whoever presses Ctrl-C twice."""
+    """Servers print what the lifespan raises, so an operator who presses Ctrl-C twice would see a traceback."""
     said: asyncio.Queue[Any] = asyncio.Queue()
     incoming: asyncio.Queue[Any] = asyncio.Queue()
     serving = asyncio.ensure_future(sqlite_world.another_api()({"type": "lifespan"}, incoming.get, said.put))

@@ -1,4 +1,4 @@
-"""Every route for everyone, under every kind of rule: who gets in is what the route declares, and nothing else."""
+"""Every route for every caller, under every kind of rule: a caller gets in exactly as the route declares."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +31,7 @@ from tests.http.oracle import (
     signature,
 )
 
-CONTENT = '"of":'  # stands in every payload here
+CONTENT = '"of":'  # part of every payload here
 CANARIES = ("canary-payload", "canary-key", "canary-error", "canary-tag", "canary-scope", "canary-result")
 
 
@@ -49,12 +49,12 @@ async def ask_all(
     names: Sequence[str] = (),
     api: Any = None,
 ) -> list[str]:
-    """What is wrong with the answers that everyone gets. `names`: that these get."""
+    """Ask as every caller, or as those in `names`. Return what is wrong with the answers."""
     route, wrong = by_name()[name], []
     ready = await prepare(world, target)
     for who in [world.who[one] for one in names or world.who]:
         if name in ("POST /api/auth/login", "POST /api/auth/logout") and who.kind == "superuser":
-            who = await world.session(who.id, read_only=who.read_only)  # ends by it; the other one is still needed
+            who = await world.session(who.id, read_only=who.read_only)  # this session ends; the shared one stays
         answer = await world.call(who, route.method, ready.path, ready.json, api=api)
         wanted = expected(route, who, rules, target, ready, read_only=api is not None)
         if 400 <= answer.status_code < 500:
@@ -64,7 +64,7 @@ async def ask_all(
             wrong.append(f"{name} {ready.json} for {who}, {target}, {rules}: {told}")
         if ready.job and CONTENT in answer.text and not may(who, "read", rules, target, ready.job):
             wrong.append(f"{name} {ready.json} for {who}, {target}, {rules} tells what is in the job")
-        if answer.is_success and route.method != "GET":  # may have used it up
+        if answer.is_success and route.method != "GET":  # the request may have used it up
             ready = await prepare(world, target)
     return wrong
 
@@ -90,8 +90,8 @@ async def test_whoever_may_does_and_nobody_else(world: World, rules: Rules) -> N
 
 
 async def test_each_rule_lets_through_what_it_is_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every set of rules with every route about which rules have a say."""
-    monkeypatch.setattr(short_lived, "BY_RULE", short_lived.BY_SCOPE)  # each set makes some more tokens
+    """Every set of rules is tried with every route that rules can open."""
+    monkeypatch.setattr(short_lived, "BY_RULE", short_lived.BY_SCOPE)  # each set of rules makes some more tokens
     names = ["user A"] if world.place.kind == "postgres" else ["user A", "anonymous", "read token", "cancel token"]
     wrong = []
     for rules in every_set():
@@ -110,7 +110,7 @@ async def ask_by_rules(world: World, rules: Rules, names: Sequence[str]) -> list
 
 
 async def test_an_upgrade_opens_nothing_and_takes_nothing_away(world: World) -> None:
-    """Settings as they were when there were two rules."""
+    """The settings are those of a version that had only two rules."""
     old = {"enqueue_rule": RULES["own"], "manage_rule": RULES["own"], "worker_pool_size": 3}
     await (await world.store()).write_records([Write(access_settings.KIND, access_settings.ID, old)])
     world.api.forget_settings()
@@ -132,7 +132,7 @@ async def test_a_read_only_server_changes_nothing_for_anyone(world: World) -> No
 
 @pytest.mark.parametrize("scopes", [["read"], ["read", "cancel"], ["manage"]], ids=str)
 async def test_a_job_token_is_for_its_job(world: World, scopes: list[str]) -> None:
-    """With each route: its own job as far as its scopes go, and no other."""
+    """With each route, the token reaches its own job as far as its scopes go, and no other job."""
     wrong = []
     for name, prepare in every_request():
         route = by_name()[name]
@@ -150,7 +150,7 @@ async def test_a_job_token_is_for_its_job(world: World, scopes: list[str]) -> No
 
 # ── A browser that watches and cancels its own jobs ──
 
-# All that view_rule and cancel_rule open. Whoever adds a route thinks twice whether it belongs here.
+# All that view_rule and cancel_rule open. Before you add a route, check that it belongs here.
 LOOKS = {"GET /api/jobs", "GET /api/jobs/stats", "GET /api/events"}
 WATCHES = {
     *LOOKS, "GET /api/jobs/{id}", "GET /api/jobs/{id}/events", "GET /api/jobs/{id}/logs", "GET /api/jobs/{id}/wait",
@@ -196,7 +196,7 @@ async def test_a_job_token_learns_nothing_of_topics_and_pauses_none(world: World
 
 
 async def plant(world: World) -> list[str]:
-    """Jobs of B in several states, with something in every column that A must never read."""
+    """Make jobs of B in several states, with something in every column that A must never read. Return their ids."""
     planted: dict[str, Any] = {"payload": {"canary": "canary-payload"}, "scope": "canary-scope", "tags": ["canary-tag"]}
     return [
         await world.enqueue(B, key="canary-key", **planted),
@@ -207,7 +207,7 @@ async def plant(world: World) -> list[str]:
 
 
 async def crawl(world: World, who: str, ids: list[str]) -> list[str]:
-    """What `who` can read of B's jobs, over every route there is."""
+    """Return what `who` can read of B's jobs, over every route there is."""
     leaks = []
     for name, route in by_name().items():
         if route.access.kind not in ("jobs", "enqueue", "known", "scope"):
@@ -216,7 +216,7 @@ async def crawl(world: World, who: str, ids: list[str]) -> list[str]:
             ready = await REQUESTS[name](world, Target("mail", A))
             path = ready.path.replace(ready.job, job_id) if ready.job else ready.path
             answer = await world.call(who, route.method, path, ready.json)
-            is_aimed = ready.job is not None and ready.job in ready.path  # else it names a job of its own, by key
+            is_aimed = ready.job is not None and ready.job in ready.path  # otherwise the path has its own job's key
             if is_aimed and route.access.kind == "jobs" and answer.status_code != 404:
                 leaks.append(f"{name}: {answer.status_code}")
             leaks += [f"{name}: {word}" for word in (*CANARIES, *ids) if word in answer.text and word not in path]
@@ -232,7 +232,7 @@ async def test_a_tenant_sees_nothing_of_anothers_jobs(world: World) -> None:
 
 
 async def test_the_crawl_finds_what_there_is_to_find(world: World) -> None:
-    """With everything open, the same crawl must be full of leaks."""
+    """With everything open, the same crawl must find leaks everywhere."""
     ids = await plant(world)
     await world.change_settings(enqueue_rule="true", manage_rule="true")
     leaks = " ".join(await crawl(world, "user A", ids))
@@ -250,7 +250,7 @@ async def test_no_filter_counts_or_finds_anothers_jobs(world: World) -> None:
     ids = await plant(world)
     own = [await world.enqueue(A), await world.ended(A, "own", error="mine")]
     await world.change_settings(manage_rule=RULES["own"])
-    shown = world.who["job token"].job  # is A's as well
+    shown = world.who["job token"].job  # this job is also A's
     for query in [*QUERIES, *(f"?id={job_id}" for job_id in ids)]:
         answer = await world.get("user A", f"/api/jobs{query}")
         body = answer.json()
@@ -290,7 +290,7 @@ async def test_a_key_or_id_of_anothers_job_tells_nothing_about_it(world: World) 
 
 
 async def test_a_batch_that_is_refused_has_added_nothing(world: World) -> None:
-    """Also if what is in the way is a job that one may not see."""
+    """This holds even if the caller may not see the job that is in the way."""
     await plant(world)
     await world.change_settings(enqueue_rule="true", manage_rule=RULES["own"])
     before = await world.place.counts()
@@ -329,13 +329,13 @@ def test_a_route_of_an_unknown_scope_is_an_error_at_start_up() -> None:
 
 
 def test_what_anyone_may_call_is_a_short_list() -> None:
-    """Whoever adds to it thinks twice."""
+    """Before you add a route, check that anyone may call it."""
     kinds = ("probe", "page", "public", "callback")
     public = {signature(route) for route in by_name().values() if route.access.kind in kinds}
     assert public == {
         "GET /healthz", "GET /readyz", "POST /api/auth/login", "POST /api/auth/setup",
         "GET /", "GET /_", "GET /_/setup", "GET /_/me", "GET /_/{name}",
-        # with the right token only
+        # only with the right token
         "GET /api/callbacks/{token}", "POST /api/callbacks/{token}", "POST /api/callbacks/{token}/progress",
         "POST /api/callbacks/{token}/heartbeat", "POST /api/callbacks/{token}/acknowledge",
     }  # fmt: skip
@@ -343,7 +343,7 @@ def test_what_anyone_may_call_is_a_short_list() -> None:
 
 
 async def test_whoever_sees_by_the_oracle_sees_in_the_list(world: World) -> None:
-    """A list shows what single looks show, for everyone."""
+    """A list shows every caller the jobs that the caller sees one by one."""
     jobs = {await world.enqueue(target.user, **target.job): target for target in TARGETS}
     for rules in every_set():
         await world.change_settings(**rules.settings)

@@ -1,4 +1,4 @@
-"""What is wrong with a request is said in plain words, not in those of the library that reads it."""
+"""Messages about bad requests use plain words, not those of the library that reads the request."""
 
 import re
 from typing import Any
@@ -92,7 +92,7 @@ def test_it_says_what_a_parameter_must_be(kind: Any, pair: tuple[str, str], says
 
 @pytest.mark.parametrize("name", BODIES)
 def test_no_message_has_the_words_of_the_library(name: str) -> None:
-    """Every field of every body, with a value of every kind."""
+    """Every field of every body is tried with a value of every kind."""
     kind, example = BODIES[name], EXAMPLES[name]
     for field in kind.__struct_encode_fields__:
         for value in WRONG:

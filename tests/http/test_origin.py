@@ -1,4 +1,4 @@
-"""From where: no foreign page gets a browser to do anything here, and no foreign name leads here."""
+"""Where a request comes from: no foreign page makes a browser act here, and no foreign host name leads here."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ FOREIGN = [
 
 
 def session_without_signs(world: World) -> Who:
-    """A browser with a session, whose request says nothing about the page that it comes from."""
+    """Return a browser with a session, whose request says nothing about the page that it comes from."""
     return Who("session", {"cookie": world.who["superuser"].headers["cookie"]})
 
 
 async def cancel(world: World, who: Who | str, **more: Any) -> Any:
-    """Something that changes something, and needs no body: what a form on a foreign page could send."""
+    """Cancel a new job. This change needs no body, so a form on a foreign page could send it."""
     job_id = await world.enqueue(A)
     answer = await world.post(who, f"/api/jobs/{job_id}/cancel", **more)
     job = await world.job(job_id)
@@ -84,7 +84,7 @@ async def test_a_session_without_a_sign_of_our_page_changes_nothing(world: World
 async def test_every_route_that_changes_something_wants_a_sign(sqlite_world: World) -> None:
     who = session_without_signs(sqlite_world)
     for name, route in by_name().items():
-        if route.method == "GET" or route.access.kind == "callback":  # these know no session
+        if route.method == "GET" or route.access.kind == "callback":  # these routes use no session
             continue
         ready = await REQUESTS[name](sqlite_world, TARGETS[0])
         answer = await sqlite_world.call(who, route.method, ready.path, ready.json)
@@ -92,7 +92,7 @@ async def test_every_route_that_changes_something_wants_a_sign(sqlite_world: Wor
 
 
 async def test_a_session_may_look_without_a_sign(sqlite_world: World) -> None:
-    """A link from elsewhere may lead here; it shows, and changes nothing."""
+    """A link on another site may lead here, because the request only shows something and changes nothing."""
     assert (await sqlite_world.get(session_without_signs(sqlite_world), "/api/jobs")).status_code == 200
 
 
@@ -167,7 +167,7 @@ async def test_a_foreign_name_that_leads_here_gets_nothing(sqlite_world: World) 
         for method in ("GET", "OPTIONS"):
             answer = await sqlite_world.call(ANYONE, method, "/api/jobs", api=api, headers={"host": host})
             is_problem(answer, 421, "wrong_host")
-        # Rebound, the page's origin is that name as well.
+        # After DNS rebinding, that name is also the page's origin.
         headers = {"host": host, "origin": f"http://{host}"}
         is_problem(await cancel(sqlite_world, "superuser", headers=headers, api=api), 421, "wrong_host")
 
@@ -186,7 +186,7 @@ async def test_the_probes_are_asked_by_whatever_name(sqlite_world: World) -> Non
         assert answer.status_code == 200
 
 
-# ── Other origins that may ──
+# ── Other origins that are allowed ──
 
 
 async def preflight(world: World, origin: str, **more: Any) -> Any:
@@ -228,7 +228,7 @@ async def test_a_refusal_can_be_read_by_the_page_that_may_ask(sqlite_world: Worl
 
 
 async def test_credentials_never_go_along_with_another_origin(sqlite_world: World) -> None:
-    """A page on another port of the same host would get the cookie sent along: it must not count."""
+    """A browser would send the cookie along for a page on another port of the same host. The cookie must not count."""
     for origin in (FRIEND, "http://localhost:3000"):
         api = sqlite_world.another_api(origins=(origin,))
         for answer in (
@@ -247,13 +247,13 @@ async def test_credentials_never_go_along_with_another_origin(sqlite_world: Worl
 def test_only_exact_origins_can_be_named(origin: str) -> None:
     with pytest.raises(InvalidInput):
         ApiSettings(origins=(origin,))
-    if origin and origin != "https://a.example.com/":  # it may be mounted under a path
+    if origin and origin != "https://a.example.com/":  # a public URL may have a path
         with pytest.raises(InvalidInput):
             ApiSettings(public_url=origin)
 
 
 async def test_a_public_url_may_have_a_path(sqlite_world: World) -> None:
-    """A browser names the origin only."""
+    """A browser names only the origin, without the path."""
     api = sqlite_world.another_api(public_url="https://a.example.com/queue")
     who = session_without_signs(sqlite_world)
     assert (await cancel(sqlite_world, who, headers={"origin": "https://a.example.com"}, api=api)).status_code == 200
@@ -281,7 +281,7 @@ async def test_the_cookie_is_kept_from_scripts_and_from_other_sites(sqlite_world
 
 
 async def test_over_https_a_cookie_without_the_prefix_is_not_taken(sqlite_world: World) -> None:
-    """Another host of the same domain could have put it there."""
+    """Another host of the same domain could have set the cookie."""
     answer = await sqlite_world.get("superuser", "/api/auth/me", base="https://localhost")
     is_problem(answer, 401)
 

@@ -1,4 +1,4 @@
-"""The files of the admin page: what is sent, how it is kept, and what it may do in a browser."""
+"""The files of the admin page: how they are sent and cached, and what the page may do in a browser."""
 
 import gzip
 import re
@@ -11,7 +11,7 @@ from rowlock.http import ui
 from tests.http.harness import ANYONE, Place, World, is_problem
 from tests.proxy import Proxy
 
-LARGEST = 170_000  # bytes of everything, as it is sent
+LARGEST = 170_000  # bytes of all files together, as they are sent
 
 
 async def test_the_page_may_run_only_its_own_scripts(sqlite_world: World) -> None:
@@ -69,7 +69,7 @@ async def test_nothing_else_is_there(sqlite_world: World, name: str) -> None:
 
 
 async def test_a_link_from_elsewhere_opens_the_page_and_nothing_more(sqlite_world: World) -> None:
-    """From a mail, a chat, another site."""
+    """The link may stand in a mail, in a chat or on another site."""
     followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     assert (await sqlite_world.get(ANYONE, "/_/", headers=followed)).status_code == 200
     is_problem(await sqlite_world.get("superuser", "/api/jobs", headers=followed), 403)
@@ -88,7 +88,7 @@ async def test_nobody_is_an_answer_to_who_looks(sqlite_world: World) -> None:
 
 @pytest.mark.parametrize("listens", [False, True], ids=["refused", "silent"])
 async def test_its_files_are_there_without_the_database(listens: bool) -> None:
-    """Also if it accepts connections and says nothing, and whatever session a browser brings along."""
+    """This holds even if the database accepts connections and never answers, and for any session of the browser."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if listens:

@@ -1,4 +1,4 @@
-"""What is secret leaves by no route, is told by no filter, comes back by no edit; and whoever may see it says why."""
+"""No route shows a secret, no filter tells it, no edit stores its mark; a caller that may see it gives a reason."""
 
 import gc
 import json
@@ -18,7 +18,7 @@ from tests.http.harness import JSON, A, World, is_problem
 from tests.http.oracle import REQUESTS, Target, by_name
 from tests.stores.harness import claim_by, settlement
 
-SECRET = "s3cr3t"  # stands in all that must not leave
+SECRET = "s3cr3t"  # part of everything that must stay hidden
 VALUES = {
     "password": f"{SECRET}-password", "user": {"name": "ada", "Access_Token": f"{SECRET}-tökén \"'"},
     "cards": [{"card_number": f"{SECRET}-card"}], "note": f"it is {SECRET}-password", "url": f"http://x/?api_key={SECRET}-url",
@@ -32,11 +32,11 @@ LIVE = "0193fb1e-0000-7000-8000-00000000a001"
 
 
 class Loaded(Job, frozen=True, weakref=True):
-    """A job whose end is noticed."""
+    """A job that the test can follow until it is freed."""
 
 
 async def plant(world: World) -> list[str]:
-    """Jobs in several states with secrets wherever a job can have one."""
+    """Make jobs in several states, with secrets wherever a job can have one. Return their ids."""
     store = await world.store()
     said = {"stage": f"{SECRET}-password", "message": f"password: {SECRET}-said"}
     text = f"got {SECRET}-password and secret={SECRET}-logged, now amqp://a:{SECRET}-queue@mq"
@@ -66,7 +66,7 @@ async def plant(world: World) -> list[str]:
 
 
 async def answers(world: World, who: str, ids: list[str]) -> dict[str, str]:
-    """Everything that can be read, and what the routes that change something answer."""
+    """Return everything that can be read, and what the routes that change something answer."""
     told = {}
     await world.jobs.requeue(ids[0], by="ann")
     await world.ended(A, "dead", error=ERROR, payload=VALUES, priority=1000)
@@ -80,7 +80,7 @@ async def answers(world: World, who: str, ids: list[str]) -> dict[str, str]:
             answer = await world.call(who, route.method, path, ready.json)
             told[f"{name} {job_id if ready.job else ''}"] = answer.text
             if route.method == "DELETE" or route.path.endswith("/cancel"):
-                break  # one of them is enough, the others are still looked at
+                break  # one job is enough, and later requests look at the others
     again: JSON = {"topic": "waiting", "payload": VALUES, "key": "k"}
     told["a key that is there"] = (await world.post(who, "/api/jobs/enqueue", again)).text
     told["the list of dead ones"] = (await world.get(who, "/api/jobs?status=failed&limit=200")).text
@@ -88,7 +88,7 @@ async def answers(world: World, who: str, ids: list[str]) -> dict[str, str]:
 
 
 def leaks(told: dict[str, str]) -> list[tuple[str, str]]:
-    """Where, and what stands around it."""
+    """Return where a secret was found, and the text around it."""
     return [(name, text[max(at - 60, 0) : at + 30]) for name, text in told.items() if (at := text.find(SECRET)) >= 0]
 
 
@@ -112,7 +112,7 @@ async def test_no_secret_leaves_by_any_route(world: World) -> None:
 
 
 async def test_the_corpus_is_full_of_secrets(sqlite_world: World) -> None:
-    """With nothing redacted, the same walk finds them everywhere."""
+    """With nothing redacted, the same walk finds the secrets everywhere."""
     await sqlite_world.change_settings(redact=[])
     told = await answers(sqlite_world, "admin token", await plant(sqlite_world))
     assert {name.split(" ")[1] for name, _ in leaks(told)} >= {
@@ -170,7 +170,7 @@ async def test_the_patterns_are_a_setting(sqlite_world: World) -> None:
     assert changes[-1]["data"] == {"before": {"redact": None}, "after": {"redact": ["payload.user.email"]}}
 
 
-# ── No other way to it ──
+# ── No other way to a secret ──
 
 
 async def test_no_filter_tells_what_is_hidden(world: World) -> None:
@@ -212,7 +212,7 @@ async def test_no_search_in_errors_tells_what_is_hidden(world: World) -> None:
 
 
 async def test_a_search_in_errors_has_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In which what is not told leaves no gap."""
+    """Jobs that are not shown leave no gap between the pages."""
     monkeypatch.setattr("rowlock.http.redacting._AT_ONCE", 3)
     made = [
         await world.ended(A, "dead", error=f"Broken {'token=Broken' if n % 3 else 'Needle'}", payload={})
@@ -238,7 +238,7 @@ async def test_a_search_in_errors_has_pages(world: World, monkeypatch: pytest.Mo
 
 
 async def test_few_whole_jobs_are_held_at_once(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many are looked at: each may have some MB."""
+    """This holds however many jobs the server looks at: each may have some MB."""
     world, store = sqlite_world, await sqlite_world.store()
     monkeypatch.setattr("rowlock.http.redacting._AT_ONCE", 3)
     for n in range(10):
@@ -298,7 +298,7 @@ async def test_what_was_not_shown_does_not_come_back_as_a_value(sqlite_world: Wo
 
 
 async def test_who_says_the_mark_by_itself_may(sqlite_world: World) -> None:
-    """It is a word like any other where nothing is hidden, and stays where it stood."""
+    """Where nothing is hidden, the mark is a word like any other. It may also stay where it stood."""
     body = {"topic": "mail", "payload": {"note": f"was {MARK}", "list": [MARK]}}
     job_id = (await sqlite_world.post("superuser", "/api/jobs/enqueue", body)).json()["id"]
     edited = {"payload": {"note": f"was {MARK}, too"}}
@@ -338,7 +338,7 @@ async def test_a_reveal_tells_all_and_stands_in_the_audit_first(world: World) ->
 async def test_nothing_is_revealed_that_is_not_in_the_audit(
     sqlite_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If it can't be written down, it is not told."""
+    """If the server can't write the audit entry, it doesn't show the secret."""
     [dead, *_] = await plant(sqlite_world)
 
     async def fail(*arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The settings, as callers feel them: what each of them lets through, and that a change applies everywhere."""
+"""The settings, as callers see them: what each of them lets through, and that a change applies everywhere."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -156,7 +156,7 @@ async def test_who_may_cancel_a_job_but_not_see_it_learns_nothing_of_it(world: W
     running, ended = await world.enqueue(A, topic="run"), await world.ended(A, "ended", error="canary")
     await (await world.store()).claim(claim_by("w1", "run", limit=1))
     for job_id in (await world.enqueue(A), running):
-        for _ in range(2):  # one that was asked to stop before, or is cancelled already
+        for _ in range(2):  # the second time, the job was asked to stop before, or is cancelled already
             answer = await world.post("user A", f"/api/jobs/{job_id}/cancel", {"reason": "enough"})
             if answer.status_code != 409:
                 assert answer.json() == {"id": job_id}
@@ -190,7 +190,7 @@ async def test_who_sees_a_job_is_told_what_it_would_need_to_do_more(world: World
 
 
 async def test_rules_that_overlap_still_lead_lists_to_an_index(world: World) -> None:
-    """A list by view_rule or manage_rule, where one says the same and more, asks for one scope_id."""
+    """A list uses view_rule or manage_rule. If one implies the other, the list asks for one scope_id."""
     bounded = f"{OWN} && topic = 'mail'"
     for view, manage in ((OWN, OWN), (OWN, bounded), (bounded, OWN), (bounded, f"{bounded} && priority > 5")):
         await world.change_settings(view_rule=view, manage_rule=manage)
@@ -212,7 +212,7 @@ async def test_a_token_for_one_job_may_no_more_than_its_maker(world: World) -> N
     assert is_problem(await world.post("user A", f"{path}/token", {"cancel": True}), 403)["field"] == "cancel"
     await world.change_settings(cancel_rule=OWN)
     cancels = await made(cancel=True)
-    # With the scope it would not have to satisfy enqueue_rule, as its maker has to.
+    # A token with the scope manage would not have to satisfy enqueue_rule, as its maker has to.
     await world.change_settings(manage_rule=OWN)
     assert is_problem(await world.post("user A", f"{path}/token", {"manage": True}), 403)["field"] == "manage"
     await world.change_settings(view_rule="", cancel_rule="", manage_rule="")
@@ -338,7 +338,7 @@ async def test_changes_at_the_same_moment_all_count(world: World) -> None:
 
 @pytest.mark.parametrize("rule", ["topic =", "nothing = 1", "a b c", "topic ~ (", "@request.auth.id", "x" * 500])
 async def test_a_rule_that_can_not_be_read_denies(world: World, rule: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Another version may have written it."""
+    """Another version of the server may have written the rule."""
     job_id = await world.enqueue(A)
     store = await world.store()
     data = dict.fromkeys(access_settings.RULES, rule)
@@ -461,7 +461,7 @@ async def test_explain_changes_nothing_and_is_for_admins(world: World) -> None:
         assert is_problem(await world.post(who, "/api/access/explain", {"action": "manage"}))["status"] in (401, 403)
 
 
-# ── What one may do, told in advance ──
+# ── What a caller may do, told in advance ──
 
 ASKED = {
     "view own, cancel own": ({"view_rule": OWN, "cancel_rule": OWN}, ["read", "cancel"], ["cancel"]),
@@ -487,7 +487,7 @@ async def test_a_caller_is_told_what_it_may_do_and_to_this_job(sqlite_world: Wor
         is_problem(job, 403)
     else:
         assert job.json()["can"] == to_this
-    # What is said is what is so.
+    # The server does what it has said.
     for verb, path in (("cancel", "cancel"), ("manage", "requeue")):
         answer = await sqlite_world.post("user A", f"/api/jobs/{job_id}/{path}")
         assert (answer.status_code in (200, 409)) == (verb in (to_this or [])), (verb, answer.text)
@@ -521,4 +521,4 @@ async def test_a_user_is_called_by_the_name_that_the_application_gives(sqlite_wo
         job_id = await sqlite_world.enqueue(A, delay=3600)
         await sqlite_world.post(who, f"/api/jobs/{job_id}/cancel")
         found = (await sqlite_world.get("superuser", "/api/audit?limit=1")).json()["items"]
-        assert found[0]["by"] == f"user {A}"  # whatever they call themselves
+        assert found[0]["by"] == f"user {A}"  # whatever the users call themselves

@@ -17,7 +17,7 @@ async def probe(defence: Defence, request: pytest.FixtureRequest, folder: Path) 
             await defence.probe(world)
 
 
-# These try every route as every caller, twice: a minute each.
+# These probes try every route as every caller, twice: a minute each.
 LONG = ("A1, by scope", "A1, by rule", "A1, who may is checked")
 
 
@@ -34,7 +34,7 @@ async def test_a_defence_is_needed(defence: Defence, request: pytest.FixtureRequ
     await probe(defence, request, tmp_path / "on")
     with pytest.MonkeyPatch.context() as patch:
         defence.off(patch)
-        # Anything else is a mistake of the sabotage's own.
+        # Any other exception is a mistake in the sabotage itself.
         with pytest.raises((AssertionError, pytest.fail.Exception)):
             await probe(defence, request, tmp_path / "off")
 

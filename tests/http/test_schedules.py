@@ -44,7 +44,7 @@ async def test_the_life_of_a_schedule(world: World) -> None:
     assert made["next_times"][0]["at"] == made["next_run_at"]
     assert made["next_times"][0]["local"][19:] in ("+01:00", "+02:00")
 
-    # A job now: it has the blanks filled, and the options. A second one waits its turn, a third makes none.
+    # Run now: the job has the blanks filled, and the options. A second job waits its turn, and a third is not made.
     fired = [(await world.post("schedules token", f"{path}/run", {"reason": "test"})).json() for _ in range(3)]
     assert [(one["kind"], one["reason"], one["status"]) for one in fired] == [
         ("run_now", None, "pending"), ("run_now", None, "blocked"), ("run_now", "live", None),
@@ -61,7 +61,7 @@ async def test_the_life_of_a_schedule(world: World) -> None:
     older = await world.get("read token", f"{path}/history?limit=1&before={history[1]['fire_at']}")
     assert [one["job_id"] for one in older.json()["items"]] == [fired[0]["job_id"]]
 
-    # A change needs the revision that was read.
+    # A change needs the revision that the client has read.
     changed = await world.call("schedules token", "PUT", path, {**UNCHANGED, "when": {"every": 900}, "revision": 1})
     assert changed.status_code == 200, changed.text
     assert changed.json()["when"] == {"every": 900.0, "anchor": None}
@@ -87,7 +87,7 @@ async def test_the_life_of_a_schedule(world: World) -> None:
 
 
 async def test_what_became_of_times_and_of_their_jobs(world: World) -> None:
-    """Also of jobs that are not there any more, and of many schedules at once."""
+    """This holds for jobs that are not there any more, and for many schedules at once."""
     at = datetime(2026, 3, 1, tzinfo=UTC)
     store = await world.store()
     made = [await create(world, name=f"s{n}", topic="t", when={"every": 3600}) for n in range(3)]
@@ -116,7 +116,7 @@ async def test_backfill_shows_first_and_makes_each_job_once(world: World) -> Non
     asked = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T03:00:00Z"}
     shown = (await world.post("schedules token", path, asked)).json()["items"]
     assert [(one["job_id"], one["new"]) for one in shown] == [(None, True)] * 4
-    assert (await world.place.counts())["_jobs"] == 1  # of the job token
+    assert (await world.place.counts())["_jobs"] == 1  # the job of the job token
     filled = (await world.post("schedules token", path, {**asked, "dryRun": False, "priority": 7})).json()["items"]
     assert [one["fire_at"] for one in filled] == [f"2026-01-01T0{n}:00:00Z" for n in range(4)]
     job = await world.job(filled[2]["job_id"])
@@ -235,7 +235,7 @@ async def test_a_change_may_repeat_the_name_and_not_change_it(world: World) -> N
 async def test_a_change_never_meets_a_schedule_that_was_made_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old one is deleted, and made again under its name, between the read and the write of a PUT."""
+    """Between the read and the write of a PUT, the old schedule is deleted and made again under its name."""
     old = await create(world, name="s", topic="t", when={"every": 60})
     read = world.jobs.schedules.get
 
@@ -287,7 +287,7 @@ async def test_a_token_for_topics_sees_and_makes_schedules_of_these_alone(world:
     body = {"topic": "other", "when": {"every": 60}, "payload": {}, "revision": 1}
     is_problem(await world.call(token, "PUT", f"/api/schedules/{made[0]['id']}", body), 403, "not_allowed")
 
-    # allowed_topics hold for everything that makes jobs.
+    # allowed_topics holds for everything that makes jobs.
     await world.change_settings(allowed_topics=["mail"])
     for method, path, asked in (
         ("POST", "/api/schedules", {"name": "x", "topic": "bills", "when": {"every": 60}}),
@@ -312,7 +312,7 @@ async def test_secrets_of_a_payload_are_hidden_and_kept(world: World) -> None:
     is_problem(await world.call("superuser", "PUT", path, {**body, "payload": shown}), 400, "redacted")
     assert (await world.call("superuser", "PUT", path, body)).json()["revision"] == 2
     assert (await world.jobs.schedules.get("secret")).payload == payload
-    # What is wrong with a job does not tell them either.
+    # The message about an invalid job doesn't tell the secrets either.
     strict = {"type": "object", "properties": {"note": {"enum": ["a"]}, "password": {"type": "integer"}}}
     await world.jobs.templates.create({"topic": "t", "schema": strict})
     answer = await world.post("superuser", f"{path}/run")

@@ -1,4 +1,4 @@
-"""What the OpenAPI document promises, held against the server: requests made up from it, right ones and wrong ones."""
+"""The promises of the OpenAPI document, checked against the server: generated requests, valid and invalid ones."""
 
 import asyncio
 import sqlite3
@@ -31,7 +31,7 @@ from rowlock.http.routes import Route
 from tests.http.harness import A, Place, Server, Who, World, cheap_hasher
 from tests.http.oracle import by_name
 
-pytestmark = pytest.mark.sampled(4)  # operations
+pytestmark = pytest.mark.sampled(4)  # one operation in four
 CHECKS: Any = [
     not_a_server_error,
     status_code_conformance,
@@ -39,8 +39,8 @@ CHECKS: Any = [
     response_schema_conformance,
     response_headers_conformance,
 ]
-EXAMPLES = 8  # of each kind
-EXAMPLES_OF_EDITS = 24  # a change of a job needs some luck to be right
+EXAMPLES = 8  # generated requests of each kind
+EXAMPLES_OF_EDITS = 24  # a change of a job is valid only by luck
 OF_A_RUN = [
     f"/api/worker/{verb}"
     for verb in (
@@ -61,7 +61,7 @@ OPERATIONS = [(method.upper(), path) for path, methods in document()["paths"].it
 
 
 class Stage:
-    """A server, and who asks it; made once for all operations."""
+    """The database of a server, and its callers; made once for all operations."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "jobs.db"
@@ -83,7 +83,7 @@ class Stage:
         self._data = self._settings("SELECT data FROM _jobs_records WHERE kind = 'settings'")[0][0]
 
     def reset(self) -> None:
-        """Settings, which may have switched off the server or let nobody in."""
+        """Restore the settings, because a request may have switched off the server or let no caller in."""
         self._settings("UPDATE _jobs_records SET data = ? WHERE kind = 'settings'", self._data)
 
     def _settings(self, statement: str, *values: str) -> list[Any]:
@@ -91,7 +91,7 @@ class Stage:
             return connection.execute(statement, values).fetchall()
 
     def jobs(self, server: Server, method: str) -> Iterator[str | None]:
-        """Ids of jobs in one state after the other, new where they can be; None: one that is made up."""
+        """Yield ids of jobs in one state after the other, new jobs where possible. None: use a made-up id."""
         url, headers = f"{server.url}/api/jobs", dict(self.who["admin token"].headers)
         while True:
             for wanted in (
@@ -107,7 +107,7 @@ class Stage:
                 yield job_id
 
     def bulks(self, server: Server) -> Iterator[str | None]:
-        """Ids of bulk actions, that have nothing to do; None: one that is made up."""
+        """Yield ids of bulk actions that have nothing to do. None: use a made-up id."""
         url, headers = f"{server.url}/api/bulk", dict(self.who["admin token"].headers)
         while True:
             for dry_run in (True, False):
@@ -116,7 +116,7 @@ class Stage:
             yield None
 
     def flows(self, server: Server) -> Iterator[str | None]:
-        """Ids of new flows, live ones and cancelled ones; None: one that is made up."""
+        """Yield ids of new flows, live ones and cancelled ones. None: use a made-up id."""
         url, headers = f"{server.url}/api/flows", dict(self.who["admin token"].headers)
         for n in count():
             body: Any = {"name": "made", "jobs": [{"topic": "t"}]}
@@ -128,7 +128,7 @@ class Stage:
                 yield None
 
     def schedules(self, server: Server) -> Iterator[str | None]:
-        """Ids of new schedules; None: one that is made up."""
+        """Yield ids of new schedules. None: use a made-up id."""
         url, headers = f"{server.url}/api/schedules", dict(self.who["admin token"].headers)
         for n in count():
             body: Any = {"name": f"made {n} {uuid4()}", "topic": "t", "when": {"every": 3600}}
@@ -175,21 +175,21 @@ def check(stage: Stage, server: Server, method: str, path: str, who: Who, mode: 
     def one(case: Any) -> None:
         of_one = ("/api/jobs/{id}", "/api/bulk/{id}", "/api/schedules/{id}", "/api/flows/{id}")
         if path.startswith(of_one) and (known := next(ids)):
-            case.path_parameters["id"] = known  # what is made up is never there
+            case.path_parameters["id"] = known  # a made-up id is never there
         if path == "/api/bulk" and mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
-            # What goes with what is more than a schema can say.
+            # A schema can't say which fields go together.
             kept = {name: value for name, value in case.body.items() if name in ("dryRun", "reason")}
             case.body = {**kept, "action": "cancel", "filter": {"topic": ["none"]}}
         if path in ABOUT_SCHEDULES and mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
             case.body = _possible(path, case.body)
         if path.startswith("/api/flows") and mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
-            # Names must fit each other.
+            # The names in a flow must fit each other.
             kept = {name: value for name, value in case.body.items() if name in ("reason", "name")}
             case.body = {**kept, "jobs": [{"topic": "t", "name": "a"}]} if path == "/api/flows" else kept
         if path.startswith("/api/limits/") and mode is GenerationMode.POSITIVE:
             case.path_parameters["name"] = "limited"
             if isinstance(case.body, dict):
-                # Limits of one name must fit each other, and the value one of them.
+                # The limits of one name must fit each other, and the value must fit one of them.
                 reason = {name: value for name, value in case.body.items() if name == "reason"}
                 case.body = {"limit": {"kind": "concurrency", "max": 5}, **reason}
         if path == "/api/jobs/enqueue" and who.kind == "user" and isinstance(case.body, dict):
@@ -215,8 +215,8 @@ def test_an_admin_gets_what_the_document_says(stage: Stage, server: Server, meth
     for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
         if mode is GenerationMode.POSITIVE or _can_be_wrong(method, path):
             check(stage, server, method, path, stage.who["admin token"], mode)
-    # What can't be made up: passwords, links, ids of tokens, sessions and runs, fingerprints, addresses of callbacks,
-    # names of signals, jobs that wait, jobs that a flow holds.
+    # The test can't make up these: passwords, links, ids of tokens, sessions and runs, fingerprints, addresses of
+    # callbacks, names of signals, jobs that wait, jobs that a flow holds.
     made_up = ("/api/tokens/{token_id}", "/api/sessions/{session_id}", "/api/failures/{fingerprint}", *OF_A_RUN)
     made_up = (*made_up, *(path for _, path in OPERATIONS if path.startswith("/api/templates/{topic}")))  # and versions
     made_up = (*made_up, *(path for _, path in OPERATIONS if "/callbacks/" in path or "/signals/" in path))
@@ -231,7 +231,7 @@ def test_a_user_gets_what_the_document_says(stage: Stage, server: Server, method
 
 
 def _possible(path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Return a request about schedules. What goes with what is more than a schema can say: times in their order, one of
+    """Return a valid request about schedules. A schema can't say which fields go together: times in their order, one of
     cron and every, …"""
     names = ["missed", "most", "within", "jitter", "limit", "dry_run"]
     kept: dict[str, Any] = {name: body[name] for name in names if name in body}
@@ -244,7 +244,7 @@ def _possible(path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _operation(route: Route) -> tuple[str, str]:
-    """As the document names it."""
+    """Return the method and path as the document names them."""
     return route.method, route.path.replace("*}", "}").replace("#}", "}")
 
 

@@ -1,7 +1,7 @@
-"""A client written from the plan alone from which this API comes: its six endpoints, its names, its kinds of values.
+"""A client written only from the plan that this API comes from: its six endpoints, its names, its kinds of values.
 
-It knows nothing of what was added since. Where rowlock does something else than the plan says, docs/http.md has it
-under "Where it comes from"; `DEVIATIONS` names those that this client meets.
+The client knows nothing that was added since. docs/http.md lists where rowlock differs from the plan, under "Where it
+comes from"; `DEVIATIONS` names the differences that this client meets.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from rowlock.core.lifecycle import Completed, Failed
 from tests.http.harness import Place, Server, user_token
 from tests.stores.harness import claim_by, settlement
 
-# The plan's structures: the JSON name and kind of each field; "?": left out when there is nothing to say (omitempty).
+# The plan's structures: the JSON name and kind of each field. "?": an empty field is left out (omitempty).
 JOB = {
     "id": "string", "topic": "string", "payload": "object", "status": "status", "run_at": "time",
     "locked_until?": "time", "retries": "int", "max_retries": "int", "last_error?": "string", "created": "time",
@@ -68,7 +68,7 @@ KINDS: dict[str, Any] = {
 
 
 def fits(value: Any, shape: dict[str, str]) -> Any:
-    """The value, if it has what the plan says, and of that kind."""
+    """Check that the value has each field of the plan, and of its kind. Return the value."""
     for name, kind in shape.items():
         if name.endswith("?") and name[:-1] not in value:
             continue
@@ -131,7 +131,7 @@ def refused(*statuses: int) -> Iterator[None]:
 
 
 class Application:
-    """Beside the client: what runs the jobs, and configures who may do what."""
+    """The application beside the client: it runs the jobs, and configures who may do what."""
 
     def __init__(self, url: str, server: Server) -> None:
         self._url, self._server = url, server
@@ -151,10 +151,10 @@ class Application:
 
     def configure(self, **settings: Any) -> None:
         self._do(lambda store: access_settings.change(store, settings, by="test"))
-        self._server.call(self._server.app.forget_settings)  # else they apply within a second
+        self._server.call(self._server.app.forget_settings)  # otherwise they apply within a second
 
     def work(self, topic: str, error: str | None = None, *, until: str = "the end") -> None:
-        """One job: it completes, or fails for good, or is only begun."""
+        """Run one job: it completes, fails for good, or only begins."""
 
         async def work(store: Any) -> None:
             [job] = (await store.claim(claim_by("w1", topic, limit=1))).jobs
@@ -224,7 +224,7 @@ def test_a_completed_job(client: Client, app: Application) -> None:
     assert client.get(job_id)["status"] == "completed"
     with refused(409):
         client.requeue(job_id)
-    client.delete(job_id)  # the plan has it refused: see DEVIATIONS
+    client.delete(job_id)  # the plan refuses this: see DEVIATIONS
 
 
 def test_a_list_is_a_page(client: Client) -> None:
@@ -290,7 +290,7 @@ def test_at_first_nobody_may_do_anything(server: Server) -> None:
 
 
 def test_the_rules_of_the_plan(app: Application, server: Server) -> None:
-    """'' is superusers only, "true" is everyone, "@request.auth.id != ''" is whoever is logged in."""
+    """'' lets in superusers only, "true" everyone, "@request.auth.id != ''" every caller that is logged in."""
     anyone, user = Client(server.url, None), Client(server.url, user_token("ann"))
     app.configure(enqueue_rule="true", manage_rule="@request.auth.id != ''")
     job_id = anyone.enqueue("mail_digest", {})["id"]

@@ -1,4 +1,4 @@
-"""Charts over HTTP: what they tell, to whom, what is refused; and the server folds what they are made of."""
+"""Charts over HTTP: what they show, to which callers, what is refused; and the server folds the data behind them."""
 
 import asyncio
 import logging
@@ -142,7 +142,7 @@ async def test_a_server_folds_and_sweeps_without_any_worker(world: World, monkey
 
 
 async def lifespan(app: Any, inside: Any) -> None:
-    """As a server does it: startup, then `inside`, then shutdown."""
+    """Run the application's lifespan as a server does: startup, then `inside`, then shutdown."""
     incoming: asyncio.Queue[dict[str, str]] = asyncio.Queue()
     said: asyncio.Queue[dict[str, str]] = asyncio.Queue()
     serving = asyncio.create_task(app({"type": "lifespan"}, incoming.get, said.put))

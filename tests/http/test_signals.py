@@ -10,7 +10,7 @@ from tests.waits import DECISION, run_of, take, waiting
 
 
 async def made(world: World, *, user: str | None = None, topic: str = "approval", **options: Any) -> str:
-    """A job that waits."""
+    """Return the id of a job that waits."""
     job_id = await world.enqueue(user, topic=topic)
     await waiting(await world.store(), job_id, **options)
     return job_id

@@ -1,4 +1,4 @@
-"""What is read can be sent back: requests take snake_case and camelCase; what is the caller's own is left alone."""
+"""A client can send back what it reads: both snake_case and camelCase are taken, and the caller's own names stay."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tests.http.harness import A, World, is_problem
 BODIES = {route.body.__name__: route.body for route in ROUTES if route.body is not None}
 QUERIES = {route.query.__name__: route.query for route in ROUTES if route.query is not None}
 TIME = "2030-01-01T00:00:00Z"
-VALUES = {"scope_id": "x", "flow_id": "0193fb1e-0000-7000-8000-000000000000"}  # others are times
+VALUES = {"scope_id": "x", "flow_id": "0193fb1e-0000-7000-8000-000000000000"}  # all others are times
 
 
 def encoded(value: Any) -> bytes:
@@ -27,7 +27,7 @@ def encoded(value: Any) -> bytes:
 
 
 def respelled(kind: Any, value: Any, chosen: Any) -> Any:
-    """With those names in camelCase for which `chosen` says so, as deep as shapes go."""
+    """Return the value with the names in camelCase for which `chosen` says so, as deep as the shapes go."""
     if isinstance(value, list):
         return [respelled(kind, one, chosen) for one in value]
     if value is None:

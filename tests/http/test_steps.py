@@ -32,7 +32,7 @@ async def world(world: World) -> AsyncIterator[World]:
 
 
 async def half_done(world: World, *, error: str = "ValueError: no", **options: Any) -> str:
-    """A dead letter of a declared pipeline: fetch has succeeded, embed has succeeded once, and then failed."""
+    """Return a dead letter of a declared pipeline: fetch succeeded, embed succeeded once and then failed."""
     if not await world.jobs.templates.list("pipe"):
         await world.jobs.templates.create(PIPELINE)
     job_id = await world.enqueue(A, topic="pipe", **options)
@@ -213,7 +213,7 @@ async def test_a_remote_worker_stores_steps_and_the_next_run_finds_them(world: W
     [found] = (await remote.about("steps", again)).json()["items"]
     assert (found["name"], found["n"], found["position"], found["function"]) == ("fetch", 1, 1, "fetch")
     assert (found["state"], found["result"], found["version"]) == ("succeeded", {"pages": 2}, 1)
-    await remote.about("checkpoint", again, **step("fetch", result={"pages": 3}))  # an end stays
+    await remote.about("checkpoint", again, **step("fetch", result={"pages": 3}))  # an ended step stays as it is
     assert (await remote.about("steps", again)).json()["items"][0]["result"] == {"pages": 2}
     assert await remote.done("complete", again, result="ok") == "completed"
     assert labels(await steps_of(world, run["id"])) == [("fetch", 1, "succeeded")]
@@ -252,7 +252,7 @@ async def test_only_the_worker_that_holds_the_run_reads_or_writes_its_steps(worl
     assert await world.jobs.get(run["id"]) == before
     await take_away(world, remote.id)
     late = step("late", position=2, result=2)
-    is_problem(await remote.about("checkpoint", run, **late), 409, "lost")  # also by a server that knows the run
+    is_problem(await remote.about("checkpoint", run, **late), 409, "lost")  # even from a server that knows the run
     is_problem(await remote.about("steps", run), 409, "lost")
     [again] = await Remote(world, "w2").claim()
     is_problem(await remote.about("checkpoint", run, **late), 409, "lost")
@@ -276,7 +276,7 @@ async def test_retries_of_a_step_cost_the_job_none(world: World) -> None:
     await remote.about("checkpoint", run, **step("upload", "pending", error="503", retries=1))
     asked = {"step": "upload", "delay": 0, "error": "503", "ran": 0.5}
     assert await remote.done("retry-step", run, **asked) == "pending"
-    assert await remote.done("retry-step", run, **asked) == "pending"  # only the answer was lost
+    assert await remote.done("retry-step", run, **asked) == "pending"  # the worker repeats it: only the answer was lost
     job = await now(world, run)
     assert (job.status, job.retries, job.last_error) == ("pending", 0, "503")
     again = await remote.one()
@@ -361,9 +361,9 @@ async def test_sixteen_mebibytes_are_enough_for_all_steps_of_a_job(world: World)
         )
     more = step("b", position=17, result="")
     is_problem(await remote.about("checkpoint", run, **more), 413, "steps_too_large")
-    again = step("a", n=16, position=16, result=large)  # a repeat is no more
+    again = step("a", n=16, position=16, result=large)  # a repeat adds nothing
     assert await hold_of(await remote.about("checkpoint", run, **again)) == "kept"
-    api = world.another_api()  # another server reads what is there
+    api = world.another_api()  # another server reads what is stored
     body = {"worker": "w1", "id": run["id"], "version": run["version"], **more}
     is_problem(await world.post("worker token", "/api/worker/checkpoint", body, api=api), 413, "steps_too_large")
     api.stop()
@@ -385,7 +385,7 @@ async def test_a_thousand_steps_are_enough_for_a_job(world: World) -> None:
         await remote.about("checkpoint", run, **step("more", position=MAX_STEPS, result=1)), 400, "too_many_steps"
     )
     assert "1,000" in told["detail"]
-    assert await hold_of(await remote.about("checkpoint", run, **last)) == "kept"  # one that is there
+    assert await hold_of(await remote.about("checkpoint", run, **last)) == "kept"  # this step is there already
     assert len((await remote.about("steps", run)).json()["items"]) == MAX_STEPS
     assert await remote.done("complete", run) == "completed"
     assert len(await steps_of(world, run["id"])) == MAX_STEPS

@@ -1,4 +1,4 @@
-"""Server-sent events: whatever happens, and however somebody reads, they end at the state that the database has."""
+"""Server-sent events: whatever happens, and however a client reads, its stream ends at the state of the database."""
 
 import asyncio
 import random
@@ -40,13 +40,13 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def listed(world: World, query: str = "") -> dict[str, str]:
-    """By the list: what a page would show that asks now."""
+    """Return the statuses that the list has now, as a new page would show them."""
     answer = await world.get("read token", f"/api/jobs?{query}")
     return {job["id"]: job["status"] for job in answer.json()["items"]}
 
 
 async def converged(world: World, reader: Reader, query: str = "limit=200") -> None:
-    """What it shows is what there is: all of the list, and nothing that is not so."""
+    """Wait until the reader shows all of the list, and nothing that differs from the database."""
 
     async def same() -> bool:
         there = await listed(world, query)
@@ -64,7 +64,7 @@ async def converged(world: World, reader: Reader, query: str = "limit=200") -> N
 
 
 async def shown(world: World, reader: Reader) -> str:
-    """A new job, as soon as it is shown."""
+    """Enqueue a job, wait until the reader shows it, and return its id."""
     job_id = await world.enqueue(A)
     await until(lambda: job_id in reader.jobs)
     return job_id
@@ -89,7 +89,7 @@ async def test_the_present_first_then_what_changes(world: World) -> None:
 
 
 async def test_a_rule_about_the_time_is_judged_again_and_again(world: World) -> None:
-    """A stream asks what @now is whenever it looks whether its reader may still see it."""
+    """A stream evaluates @now each time that it checks whether its reader may still see a job."""
     await world.change_settings(manage_rule="scope_id = @request.auth.id && run_at <= @now")
     later = await world.enqueue(A, delay=1.5)
     async with reading(world, "user A") as reader:
@@ -100,7 +100,7 @@ async def test_a_rule_about_the_time_is_judged_again_and_again(world: World) -> 
 
 
 async def happen(world: World, chance: random.Random, steps: int) -> None:
-    """Anything that can happen to jobs."""
+    """Let random things happen to jobs."""
     store = await world.store()
     ids: list[str] = []
     for _ in range(steps):
@@ -124,7 +124,7 @@ async def happen(world: World, chance: random.Random, steps: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_whatever_happens_everyone_ends_at_the_same_state(world: World, seed: int) -> None:
-    """Those who read all the time, who stop for a while, and who come back."""
+    """Some readers read all the time, some stop for a while, and some come back."""
     chance = random.Random(seed)
     async with (
         reading(world, "read token", "limit=5&stats=false") as few,
@@ -176,7 +176,7 @@ async def test_jobs_by_id(world: World) -> None:
 async def test_a_completed_job_that_is_deleted_is_gone_though_nothing_else_happens(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those are looked at only now and then: the last write may come in between."""
+    """The stream looks at completed jobs only now and then, and the last write may come in between."""
     monkeypatch.setattr(live, "_SETTLED", 0.5)
     job_id = await world.ended(A, "mail")
     async with reading(world, "read token", f"id={job_id}&stats=false") as reader:
@@ -238,7 +238,7 @@ RULES = [
 async def test_those_whom_a_rule_shows_their_own_jobs_are_read_together(
     world: World, monkeypatch: pytest.MonkeyPatch, rule: str, query: str
 ) -> None:
-    """Looked up one by one, hundreds of them would hear of a change after many seconds."""
+    """Separate lookups for each user would tell hundreds of users of a change only after many seconds."""
     await world.change_settings(manage_rule=rule)
     store = type(await world.store())
     newest_of_scopes, together = store.newest_of_scopes, list[int]()
@@ -275,7 +275,7 @@ async def test_those_whom_a_rule_shows_their_own_jobs_are_read_together(
 async def test_a_rule_that_hides_some_of_ones_own_shows_older_ones_instead(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is read together is not enough then. Nor is it if there are very many jobs of other topics."""
+    """In this case the jobs that are read together are not enough, nor if other topics have very many jobs."""
     monkeypatch.setattr(sqlite_reading, "OWN_WINDOW", 2)
     monkeypatch.setattr(postgres_store, "OWN_WINDOW", 2)
     await world.change_settings(manage_rule="scope = 'team' && scope_id = @request.auth.id")
@@ -297,7 +297,7 @@ async def test_a_rule_that_hides_some_of_ones_own_shows_older_ones_instead(
         await until(lambda: of_topic.jobs.keys() == own.jobs.keys() == {*old[:2]})
 
 
-# ── Who may ──
+# ── Which callers may read ──
 
 
 async def test_a_tenant_sees_only_what_is_theirs(world: World) -> None:
@@ -364,7 +364,7 @@ def is_refused(answer: httpx.Response, code: str) -> None:
 
 
 async def test_not_everyone_at_once(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has all the streams, and superusers find a place when all others are taken."""
+    """No caller has all the streams, and superusers find a place when all other places are taken."""
     await sqlite_world.change_settings(manage_rule="scope_id = @request.auth.id")
     for name, value in {"MOST_BY_RULE": 1, "MOST_OF_ONE": 2, "MOST": 6, "RESERVED": 2}.items():
         monkeypatch.setattr(streams, name, value)
@@ -381,7 +381,7 @@ async def test_not_everyone_at_once(sqlite_world: World, monkeypatch: pytest.Mon
 
 
 async def test_one_token_does_not_take_all_streams(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also not if all come at the same moment. With the real bounds."""
+    """This holds even if all requests come at the same moment. The test uses the real bounds."""
     give = asyncio.Event()
     admit = type(sqlite_world.api).admit
 
@@ -418,7 +418,7 @@ async def test_a_users_job_tokens_have_the_users_places(sqlite_world: World, mon
 async def test_of_those_who_say_nothing_each_address_has_its_places(
     sqlite_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of a subscriber's IPv6 addresses are one."""
+    """All IPv6 addresses of one subscriber count as one address."""
     await sqlite_world.change_settings(manage_rule="true")
     monkeypatch.setattr(streams, "MOST_BY_RULE", 1)
     for one, same, other in (
@@ -434,7 +434,7 @@ async def test_of_those_who_say_nothing_each_address_has_its_places(
 
 
 async def test_who_hangs_up_has_no_place_any_more(sqlite_world: World) -> None:
-    """Also while something is being written to them that they don't read; and who only asks for the head has none."""
+    """This holds even while the server writes something that the client doesn't read. A HEAD request takes no place."""
     await sqlite_world.enqueue(A)
     async with reading(sqlite_world, "read token") as reader:
         await until(lambda: bool(reader.events))
@@ -473,7 +473,7 @@ async def test_a_real_client_that_vanishes_leaves_its_place(sqlite_world: World)
 
 
 def test_connections_whose_client_is_silent_are_closed() -> None:
-    """One that lost its power closes nothing: the system has to find out. Connections have what their listener has."""
+    """A client without power closes nothing: the system must find out. Connections inherit the listener's options."""
     with bind(ServerSettings(port=0)) as bound, socket.create_connection(bound.getsockname()), bound.accept()[0] as own:
         assert own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         if sys.platform == "linux":
@@ -546,7 +546,7 @@ async def test_too_much_to_look_at_leaves_the_numbers(world: World, monkeypatch:
         await until(lambda: any(name == "behind" for reader in (one, two, three) for name, _ in reader.events))
         readers = (one, two, three)
         await until(lambda: all(reader.stats is not None and reader.stats["pending"] == 4 for reader in readers))
-        await until(lambda: all(len(reader.jobs) >= 3 for reader in readers))  # each has its turn
+        await until(lambda: all(len(reader.jobs) >= 3 for reader in readers))  # each reader has its turn
 
 
 async def test_who_stops_reading_costs_nothing_and_misses_nothing(world: World) -> None:
@@ -562,11 +562,11 @@ async def test_who_stops_reading_costs_nothing_and_misses_nothing(world: World) 
         for job_id in first:
             await world.jobs.cancel(job_id)
         async with reading(world, "read token", "topic=mail&limit=3&stats=false") as other:
-            await converged(world, other, "limit=3&topic=mail")  # then whoever reads for both of them has seen it all
+            await converged(world, other, "limit=3&topic=mail")  # then the server has read everything for both readers
         reader.gate.set()
         await converged(world, reader, "limit=3&topic=mail")
         assert reader.ended.items() >= dict.fromkeys(first, "cancelled").items()
-        assert len(reader.events) - seen <= 3  # the one that was on its way, and the way from there to the end
+        assert len(reader.events) - seen <= 3  # the event that was on its way, and those from there to the end
 
 
 async def test_silence_is_broken_now_and_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

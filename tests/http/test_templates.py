@@ -1,4 +1,4 @@
-"""Templates over HTTP: every field that is stored has its effect, and every way to enqueue goes by them."""
+"""Templates over HTTP: every stored field has its effect, and every way to enqueue a job goes by them."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ async def say(world: World, verb: str, item: Any, **more: Any) -> Any:
 
 
 async def test_a_definition_of_another_system_as_it_is_printed(world: World) -> None:
-    """Each of its fields does something."""
+    """The definition is as the other system prints it, and each of its fields has an effect."""
     made = await create(world, **SEED)
     assert made == (await world.get("read token", "/api/templates/demo_long_task/1")).json()
     topic = made["topic"]
@@ -72,13 +72,13 @@ async def test_a_definition_of_another_system_as_it_is_printed(world: World) -> 
     assert not (await enqueue(world, topic, {"target": "a"}, scopeId=B, delay=60))["existing"]
     assert not (await enqueue(world, topic, {"target": "b"}, scopeId=A, delay=60))["existing"]
     # timeoutSeconds, retryPolicy: two attempts, the second after 30 s
-    assert await run(world, topic) == []  # version 0
+    assert await run(world, topic) == []  # no job has version 0
     [item] = await run(world, f"{topic}@1")
     assert (item["timeout"], item["max_retries"], item["template_version"]) == (600.0, 1, 1)
     assert (await say(world, "fail", item, error="no"))["status"] == "pending"
     job = await world.job(first["id"])
     assert 29 < (job.run_at - job.updated).total_seconds() <= 30
-    # cancelPolicy.graceSeconds: counts, whatever the maintenance has been told
+    # cancelPolicy.graceSeconds: it counts, whatever grace the maintenance was given
     await world.call("superuser", "PATCH", f"/api/jobs/{first['id']}", {"delay": 0})
     [item] = await run(world, f"{topic}@1")
     assert (await world.post("superuser", f"/api/jobs/{first['id']}/cancel")).json()["status"] == "cancel_requested"
@@ -105,7 +105,7 @@ async def test_a_definition_of_another_system_as_it_is_printed(world: World) -> 
 
 
 async def test_every_way_to_a_payload_goes_by_the_schema(world: World) -> None:
-    await world.jobs.enqueue("strict", BAD)  # before there was a template
+    await world.jobs.enqueue("strict", BAD)  # enqueued before there was a template
     old = await world.ended(None, "strict2", error="no", payload=BAD)
     await create(world, topic="strict", schema=SCHEMA, priority=7, max_retries=9, timeout=33)
     await create(world, topic="strict2", schema=SCHEMA)
@@ -149,7 +149,7 @@ async def test_versions_lines_and_what_a_worker_lacks(world: World) -> None:
     why = (await world.get("superuser", f"/api/jobs/{ids[3]}/why")).json()
     assert why["code"] == "in_line_of_key"
     assert why["answer"] == f"It is behind job {ids[2]} in the line of its key, with 3 jobs ahead of it."
-    # A worker that names the topic alone has version 0.
+    # A worker that names only the topic serves version 0.
     assert await run(world, "a/mail") == []
     why = (await world.get("superuser", f"/api/jobs/{ids[0]}/why")).json()
     assert why["code"] == "no_worker_version"

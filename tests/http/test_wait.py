@@ -1,4 +1,4 @@
-"""Long polls: they answer when the job has ended, when their time is over, when the server stops; and cost little."""
+"""Long polls: they answer when the job has ended, when their time is over or when the server stops, and cost little."""
 
 import asyncio
 from typing import Any
@@ -45,7 +45,7 @@ async def test_all_who_wait_are_told_of_the_end_and_one_look_serves_them_all(
     await waiting(world, MANY)
     monkeypatch.setattr(type(store), "read", counted)
     await until(lambda: len(looks) >= 3)
-    assert looks[:3] == [[job_id]] * 3  # not eighty
+    assert looks[:3] == [[job_id]] * 3  # each look reads the job once, not eighty times
     await world.jobs.cancel(job_id)
     answers = await asyncio.gather(*asking)
     assert {answer.json()["status"] for answer in answers} == {"cancelled"}

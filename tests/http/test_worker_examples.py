@@ -1,6 +1,6 @@
-"""The examples of workers, as processes, against a real server: they work, die, freeze, and stop when they are told to.
+"""The example workers, as processes, against a real server: they work, die, freeze, and stop when they are told to.
 
-Nobody else is there: the server takes back what they leave behind."""
+No other process is there: the server takes back what they leave behind."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ from tests.waiting import status_of, until
 
 FOLDER = Path(__file__).parent.parent.parent / "examples" / "worker"
 
-# What the one in bash runs: does what the handler of the other one does.
+# The example in bash runs this. It does what the handler of the Python example does.
 HANDLER = """
 import json, sys, time
 job = json.load(sys.stdin)
@@ -38,14 +38,14 @@ print(f"hello {job['payload']['name']}")
 
 
 class Example(Struct, frozen=True):
-    """`lease`: in seconds; the one in bash counts a third of it whole."""
+    """`lease`: in seconds. The example in bash renews it after a third of it, rounded down to whole seconds."""
 
     name: str
     command: list[str]
     lease: int
 
 
-# What the one in bash runs if it has a step: the same as the handler of the other one.
+# The example in bash runs this if it has a step. It does what the handler of the Python example does.
 STEPPING = r"""
 job=$(cat)
 [[ $job =~ \"name\":\"([a-z]+)\".*\"seconds\":([0-9]+) ]]
@@ -124,7 +124,7 @@ def on(example: Example, kind: str, *marks: pytest.MarkDecorator) -> Any:
 async def test_it_does_all_that_a_worker_does(stage: Stage) -> None:
     jobs = stage.jobs
     with stage.worker() as process:
-        # For longer than its lease; what is awkward in JSON; what fails; what is cancelled.
+        # The jobs: longer than the lease; with awkward JSON; one that fails; one that is cancelled.
         long = await stage.enqueue(name='a "b"\\\n\tç', seconds=stage.example.lease)
         await until(lambda: stage.is_renewed(long))
         broken = (await jobs.enqueue("greet", max_retries=0)).id
@@ -140,7 +140,7 @@ async def test_it_does_all_that_a_worker_does(stage: Stage) -> None:
         assert (told.topics, told.name.partition("-")[0]) == (("greet",), stage.example.name)
 
         process.send_signal(signal.SIGTERM)
-        await stage.enqueue(name="ada")  # it may wait for one more
+        await stage.enqueue(name="ada")  # the worker may still wait for one more job
 
         async def left() -> bool:
             return not await jobs.workers.list()
@@ -163,7 +163,7 @@ async def test_one_that_is_killed_or_frozen_loses_its_job_and_changes_nothing_an
     jobs = stage.jobs
     with stage.worker() as frozen, stage.worker() as killed:
         runs = [await stage.running(await stage.enqueue(name="ada", seconds=600)) for _ in range(2)]
-        for run in runs:  # else the answer to its claim may be on its way, and the job is given back for nothing
+        for run in runs:  # otherwise its claim's answer may be on its way, and the job is given back for nothing
             await until(partial(stage.is_renewed, run.id))
         os.killpg(frozen.pid, signal.SIGSTOP)
         os.killpg(killed.pid, signal.SIGKILL)
@@ -175,7 +175,7 @@ async def test_one_that_is_killed_or_frozen_loses_its_job_and_changes_nothing_an
         for run, job in zip(runs, ended, strict=True):
             assert (job.status, job.version, job.retries) == ("completed", 2, 1)
             assert job.last_error == f"{CRASH_ERROR}: worker {run.locked_by}{CRASH_UNSEEN}"
-        # It wakes up, and is told that it comes too late; then it goes on.
+        # The frozen worker wakes up, and is told that it comes too late. Then it goes on.
         os.killpg(frozen.pid, signal.SIGCONT)
         after = await stage.ended(await stage.enqueue(name="bob"))
         assert after.locked_by in {run.locked_by for run in runs}

@@ -1,5 +1,5 @@
-"""Workers that speak HTTP: what they are given, what they may say of it, and what becomes of it when they die, freeze,
-come too late or say everything twice."""
+"""Workers that speak HTTP: which jobs they get, what they may say of them, and what happens when they die, freeze, come
+too late or say everything twice."""
 
 import asyncio
 import json as jsons
@@ -41,7 +41,7 @@ def items(answer: httpx.Response) -> list[JSON]:
 
 
 class Remote:
-    """A worker somewhere else. It remembers the requests that it has made, and what came back."""
+    """A remote worker. It remembers the requests that it has made, and their answers."""
 
     def __init__(self, world: World, name: str = "w1", who: Who | str = "worker token") -> None:
         self.world = world
@@ -84,7 +84,7 @@ class Remote:
         return await self.say(verb, id=run["id"], version=run["version"], **{**SAID.get(verb, {}), **more})
 
     async def done(self, verb: str, run: JSON, **more: Any) -> str:
-        """The status that it made of the job."""
+        """Send the verb for the run. Return the status that the job has then."""
         answer = await self.about(verb, run, **more)
         assert answer.status_code == 200, answer.text
         assert (answer.json()["id"], answer.json()["version"]) == (run["id"], run["version"])
@@ -117,13 +117,13 @@ async def now(world: World, run: JSON) -> Job:
 
 
 async def rows(world: World) -> str:
-    """All that is known of all jobs."""
+    """Return all rows of jobs and steps."""
     tables = ("_jobs", "_jobs_archive", "_jobs_steps")
     return repr([await world.place.fetch(f"SELECT * FROM {table}") for table in tables])
 
 
 async def take_away(world: World, *workers: str) -> None:
-    """As maintenance does when their leases are over."""
+    """Rescue the workers' jobs, as maintenance does when their leases are over."""
     store = await world.store()
     await store.move_due(Rescue(by="test", backoff=(0.0,), workers=list(workers)))
 
@@ -135,13 +135,13 @@ async def test_a_claim_gives_what_a_worker_needs_to_know(world: World, remote: R
     options: dict[str, Any] = {"key": "k", "tags": ["t"], "max_retries": 5, "timeout": 60, "scope": "s", "priority": 7}
     job_id = await world.enqueue("user-a", payload={"to": "ada"}, **options)
     [run] = await remote.claim("mail", "other", lease=20)
-    assert list(run)[:2] == ["id", "version"]  # first: the example in bash looks no further
+    assert list(run)[:2] == ["id", "version"]  # they come first: the example in bash looks no further
     assert (run["id"], run["version"], run["topic"], run["payload"]) == (job_id, 1, "mail", {"to": "ada"})
     assert (run["lease"], run["timeout"], run["retries"], run["max_retries"]) == (20.0, 60.0, 0, 5)
     assert (run["key"], run["scope"], run["scope_id"], run["tags"]) == ("k", "s", "user-a", ["t"])
     job = await now(world, run)
     assert (job.status, job.locked_by) == ("processing", remote.id)
-    assert job.started_at is not None  # if it dies of it, it pays
+    assert job.started_at is not None  # if the worker dies of the job, the job is charged
     assert await remote.claim() == []
 
 
@@ -152,7 +152,7 @@ async def test_a_lease_that_nobody_asks_for_is_by_the_settings(world: World, rem
     assert job.locked_until is not None
     assert job.claimed_at is not None
     assert run["lease"] == (job.locked_until - job.claimed_at).total_seconds() == 50.0
-    await world.change_settings(lock_duration=3600)  # nobody can be asked whether it is still there
+    await world.change_settings(lock_duration=3600)  # too long: the server can't ask whether the worker is alive
     asked = {"worker": "w1", "runs": [{"id": run["id"], "version": 1}]}
     assert (await world.post("worker token", "/api/worker/heartbeat", asked)).is_success
     later = (await now(world, run)).locked_until
@@ -181,7 +181,7 @@ async def test_who_waits_is_given_the_job_that_comes(world: World, remote: Remot
 
 
 async def test_a_job_of_another_process_wakes_them_too(place: Place) -> None:
-    """The test would take as long as the long poll if nobody rang, and longer than a test may if nobody polled."""
+    """Without a notification, the test would take as long as the long poll; without polls, longer than a test may."""
     async with world_at(place) as world, Jobs(place.url) as elsewhere:
         remote = Remote(world)
         asking = await remote.waits()
@@ -210,7 +210,7 @@ async def test_one_job_wakes_one_of_many_and_many_wake_all(world: World, monkeyp
     monkeypatch.setattr(type(store), "claim", counted)
     await world.enqueue(None)
     await until(lambda: sum(task.done() for task in asking) == 1)
-    assert claims < 30  # now and then the clock sends one to look
+    assert claims < 30  # now and then the clock sends a worker to look
     await world.jobs.enqueue_many([{"topic": "mail", "payload": {}}] * 39)
     found = [run["id"] for runs in await asyncio.gather(*asking) for run in runs]
     assert len(set(found)) == 40
@@ -229,7 +229,7 @@ async def test_a_worker_that_has_hung_up_is_given_nothing(world: World, remote: 
 async def test_what_was_claimed_for_someone_who_hung_up_meanwhile_is_given_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection breaks after the claim was sent to the database."""
+    """The connection breaks after the server has sent the claim to the database."""
     job_id = await world.enqueue(None)
     gone = asyncio.Event()
     store = await world.store()
@@ -261,7 +261,7 @@ async def test_a_server_that_stops_lets_everyone_go(world: World, remote: Remote
     world.api.stop()
     assert items(await asking) == []
     await world.enqueue(None)
-    assert await remote.claim(wait=30) == []  # nor is it given anything that it could not keep
+    assert await remote.claim(wait=30) == []  # the stopping server gives it no job that it could not keep
 
 
 async def test_a_token_that_is_revoked_gets_nothing_more_though_it_waits(world: World) -> None:
@@ -296,7 +296,7 @@ async def test_not_everyone_may_wait_at_once(world: World, remote: Remote, monke
 
 
 async def test_a_repeated_claim_is_answered_as_the_first_time_but_once(world: World, remote: Remote) -> None:
-    """Somebody restarts a worker that dies of its job, under the same name: the job pays when its lease is over."""
+    """An operator restarts a worker that died of its job, under the same name. After the lease, the job is charged."""
     await world.enqueue(None)
     first = await remote.one(runs=[])
     assert await remote.one(runs=[]) == first
@@ -311,7 +311,7 @@ async def test_what_the_worker_names_or_has_renewed_is_not_given_again(world: Wo
     named, renewed = await remote.claim(limit=2)
     await remote.hold(renewed)
     assert await remote.claim(runs=[{"id": named["id"], "version": named["version"]}]) == []
-    assert await remote.claim() == []  # who doesn't say what it has is not told
+    assert await remote.claim() == []  # a worker that doesn't say what it has is not told
 
 
 # ── Heartbeat ──
@@ -353,7 +353,7 @@ async def test_a_run_whose_time_is_over_is_told_so_and_then_left_alone(
     monkeypatch.setattr(workers, "GRACE", 0.0)
     before = (await now(world, run)).locked_until
     assert await remote.hold(run, lease=200) == ["timeout"]
-    assert (await now(world, run)).locked_until == before  # alive but stuck is not alive
+    assert (await now(world, run)).locked_until == before  # a worker that is stuck does not count as alive
     assert await remote.done("fail", run) == "pending"
 
 
@@ -373,7 +373,7 @@ async def test_another_process_knows_a_runs_time_as_well(world: World, remote: R
 async def test_a_heartbeat_looks_at_no_job_that_is_not_its_workers_and_at_none_as_a_whole(
     world: World, remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job may be large, and whoever asks may name a thousand of any topic."""
+    """A job may be large, and a caller may name a thousand jobs of any topic."""
     mine, theirs = await remote.begun(payload={"a": "x" * 1000}), await Remote(world, "other").begun("other")
     api, store = world.another_api(), await world.store()
     looked: list[list[str]] = []
@@ -415,7 +415,7 @@ async def test_progress_and_log_are_kept_with_the_job(world: World, remote: Remo
     assert (await now(world, run)).progress == 60.0
 
 
-# ── How it ended ──
+# ── How a run ended ──
 
 
 async def test_complete_keeps_the_result(world: World, remote: Remote) -> None:
@@ -437,7 +437,7 @@ async def test_a_result_that_cant_be_stored_fails_the_job_for_good(world: World,
     for kind, value in UNFIT.items():
         run = await remote.begun()
         assert await remote.done("complete", run, result={"it": value}) == "failed", kind
-        assert await remote.done("complete", run, result={"it": value}) == "failed"  # said again, told again
+        assert await remote.done("complete", run, result={"it": value}) == "failed"  # the repeat gets the same answer
         job = await now(world, run)
         assert (job.retries, job.result) == (0, None)
         assert "result can't be stored: result" in str(job.last_error)
@@ -468,7 +468,7 @@ async def test_final_is_final(world: World, remote: Remote) -> None:
 
 
 async def test_when_it_is_tried_again_is_the_topics_business(world: World, remote: Remote) -> None:
-    """By a policy that is registered here; else as the worker says; else by default."""
+    """The delay comes from a policy that is registered here, else from the worker, else from the default."""
 
     @world.jobs.task("strict", retry=lambda job, error: FINAL if error == "broken" else 500.0)
     def strict() -> None: ...
@@ -509,7 +509,7 @@ async def test_a_cancel_wins_over_everything_but_a_completion(world: World, remo
 async def test_a_cancel_that_comes_in_between_is_seen(
     world: World, remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the job was read, before it is settled."""
+    """The cancel comes after the job was read, and before it is settled."""
     run = await remote.begun()
     real = type(await world.store()).settle
 
@@ -526,7 +526,7 @@ async def test_a_cancel_that_comes_in_between_is_seen(
 
 
 async def test_many_ends_in_one_request_are_as_one_by_one(world: World, remote: Remote) -> None:
-    """Each end, for a job that runs and for one whose cancel was requested; beside runs that are lost. Said twice."""
+    """Each end is sent twice, for a running job and for one whose cancel was requested, beside runs that are lost."""
     told: dict[str, list[str]] = {}
     for way in ("single", "batch"):
         runs = [await remote.begun(f"{way}.{n}", max_retries=1) for n in range(2 * len(SETTLE) + 1)]
@@ -564,13 +564,13 @@ async def test_a_result_that_cant_be_stored_fails_its_own_job_alone(world: World
     assert (await now(world, good)).result == {"n": 1}
 
 
-# ── Said twice, said late, said by somebody else ──
+# ── Repeated, too late, or from another worker ──
 
 
 async def test_what_is_said_twice_is_answered_twice_and_another_end_than_the_first_is_refused(
     world: World, remote: Remote
 ) -> None:
-    """Of a run that gave up, another end is accepted if a cancel would have led to the same."""
+    """If the run gave up, another end is accepted if a cancel would have led to the same."""
     for first in SETTLE:
         run = await remote.begun(first)
         status = await remote.done(first, run)
@@ -594,7 +594,7 @@ async def test_a_repeat_is_known_also_when_others_have_it_by_now(world: World, r
 
 
 async def everything(remote: Remote, run: JSON) -> None:
-    """All that it could say of a run that it doesn't have: it changes nothing, and is told so."""
+    """Send all that the worker could say of a run that it doesn't have. It is told so, and nothing changes."""
     before = await rows(remote.world)
     for verb in (*SETTLE, "steps"):
         assert is_problem(await remote.about(verb, run), 409, "lost")
@@ -606,7 +606,7 @@ async def everything(remote: Remote, run: JSON) -> None:
 
 
 async def test_who_comes_too_late_changes_nothing(world: World, remote: Remote) -> None:
-    """It is pending again, somebody else has it, somebody else has ended it."""
+    """The job is pending again, or another worker has it, or another worker has ended it."""
     run = await remote.begun()
     await take_away(world, remote.id)
     await everything(remote, run)
@@ -618,7 +618,7 @@ async def test_who_comes_too_late_changes_nothing(world: World, remote: Remote) 
 
 
 async def test_nobody_speaks_for_another(world: World, remote: Remote) -> None:
-    """Not another worker, not one of the same name with another token, not with a version to come."""
+    """Refused are another worker, a worker of the same name with another token, and a version to come."""
     run = await remote.begun()
     other = await world.token("another worker token", ["worker"])
     await everything(Remote(world, "w2"), run)
@@ -629,8 +629,8 @@ async def test_nobody_speaks_for_another(world: World, remote: Remote) -> None:
 
 
 async def test_all_that_was_ever_said_can_be_said_again(world: World, remote: Remote) -> None:
-    """An old worker's requests, replayed when others have done the work: nothing changes. Its old claim may be given
-    something new, which is its own, and nothing else."""
+    """If an old worker's requests are replayed after another worker has done the work, nothing changes. The old claim
+    may be given a new job for the old worker, and nothing else."""
     await world.enqueue(None, max_retries=0)
     run = await remote.one(runs=[])
     await remote.hold(run)
@@ -652,7 +652,7 @@ async def test_all_that_was_ever_said_can_be_said_again(world: World, remote: Re
     assert await rows(world) == before
 
 
-# ── Who may ──
+# ── Which callers may use it ──
 
 
 async def test_a_token_that_is_for_some_topics_claims_those_alone(world: World) -> None:
@@ -755,7 +755,7 @@ async def test_remote_workers_are_on_the_register_until_they_say_goodbye(
 
 
 async def test_who_waits_for_longer_than_its_lease_is_alive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if it is never its turn to look for work."""
+    """This holds even if it is never the worker's turn to look for work."""
     monkeypatch.setattr(remote_workers, "_POLL", 60.0)
     crowd = [Remote(world, f"w{n}") for n in range(4)]
     asking = [asyncio.create_task(one.claim(wait=30, lease=1)) for one in crowd]
@@ -775,7 +775,7 @@ async def test_who_waits_for_longer_than_its_lease_is_alive(world: World, monkey
 async def test_a_waiting_claim_wakes_when_a_rate_lets_the_next_job_start(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One worker has just taken what might start; the other one waits already, and polls once a minute."""
+    """One worker has just taken the job that might start. The other worker waits already, and polls once a minute."""
     monkeypatch.setattr(remote_workers, "_POLL", 60.0)
     await world.jobs.limits.put("mail", Rate(1, per=0.4))
     asking = await Remote(world, "w2").waits()
@@ -812,14 +812,14 @@ async def test_a_server_that_has_forgotten_a_worker_knows_it_by_the_register(wor
     api.stop()
 
 
-# ── Nobody else is there: the server sees to what a dead worker leaves behind ──
+# ── With no other process: the server sees to what a dead worker leaves behind ──
 
 
 async def test_what_a_dead_worker_held_runs_again_without_any_worker_of_ours(world: World, remote: Remote) -> None:
-    run = await remote.begun(lease=1)  # and is never heard of again
+    run = await remote.begun(lease=1)  # the worker is never heard of again
     again = await Remote(world, "w2").one(wait=30, lease=4)
     assert (again["id"], again["version"], again["retries"]) == (run["id"], 2, 1)
-    world.api.stop()  # or it takes that one back as well
+    world.api.stop()  # otherwise the server takes that run back as well
     await everything(remote, run)
     error = (await now(world, run)).last_error
     assert error == f"{CRASH_ERROR}: worker {remote.id}{CRASH_UNSEEN}"
@@ -833,14 +833,14 @@ async def test_it_does_so_though_nobody_comes_any_more_and_then_rests(world: Wor
 
     await until(rescued)
     kept = world.api.state.remote_workers
-    assert kept._until > time.monotonic() + 30  # for longer than any lease that it has heard of
+    assert kept._until > time.monotonic() + 30  # for longer than any lease that the server has heard of
     assert kept.are_there()
     kept._until = 0.0
     assert not kept.are_there()
 
 
 async def test_a_live_worker_is_not_robbed(world: World, remote: Remote) -> None:
-    """Another one's job is taken back meanwhile: the server was at it."""
+    """The server takes back another worker's job meanwhile, so it was looking for expired leases."""
     kept, lost = await world.enqueue(None), await world.enqueue(None, topic="lost")
     run = await remote.one(lease=3)
     await Remote(world, "dead").claim("lost", lease=1)
@@ -884,7 +884,7 @@ async def test_over_a_real_connection_that_breaks_nothing_is_lost_and_a_stop_ans
 
 
 async def waited(remote: Remote, run: JSON, **asked: Any) -> JSON:
-    """The answer to a wait, without what names the run."""
+    """Return the answer to a wait, without the fields that name the run."""
     answer = await remote.about("wait", run, **{"signal": "decision", "position": 5, **asked})
     assert answer.status_code == 200, answer.text
     told: JSON = answer.json()
@@ -903,13 +903,13 @@ async def test_a_wait_ends_the_run_until_the_signal_comes(world: World, remote: 
     await world.jobs.signal(run["id"], "decision", {"ok": True})
     [again] = items(await asking)
     assert (again["id"], again["version"], again["status"]) == (run["id"], 2, "processing")
-    for _ in range(2):  # it may be repeated
+    for _ in range(2):  # the worker may repeat it
         assert await waited(remote, again, timeout=60) == {"state": "ended", "data": {"ok": True}}
     assert await remote.done("complete", again) == "completed"
 
 
 async def test_a_look_at_a_wait_ends_no_run(world: World, remote: Remote) -> None:
-    """A worker looks first, unwinds its handler, and waits then. A signal that comes in between is there."""
+    """A worker first looks, then unwinds its handler, and then waits. A signal that comes in between is kept for it."""
     run = await remote.begun()
     wait = {"signal": "decision", "position": 1, "timeout": 3600}
     for _ in range(2):
@@ -931,7 +931,7 @@ async def test_a_wait_may_be_repeated_when_its_answer_got_lost(world: World, rem
     assert (await waited(remote, run))["state"] == "waiting"
     await world.jobs.signal(run["id"], "decision", 1)
     again = await remote.one()
-    assert (await waited(remote, run))["state"] == "waiting"  # an old request, and its old answer
+    assert (await waited(remote, run))["state"] == "waiting"  # an old request gets its old answer
     assert (await waited(remote, again))["data"] == 1
     is_problem(await Remote(world, "w2").about("wait", again, signal="decision", position=5), 409, "lost")
 
@@ -974,7 +974,7 @@ async def test_a_cancelled_job_runs_once_more_to_undo(world: World, remote: Remo
     undo = await remote.one()
     assert (undo["version"], undo["status"]) == (2, "cancel_requested")
     assert await remote.hold(undo) == ["cancel"]
-    # It gets what the first run got, and is told where that one waited.
+    # The second run gets what the first run got, and is told where the first run waited.
     assert (await waited(remote, undo, signal="first", position=2))["data"] == 7
     assert (await waited(remote, undo))["state"] == "cancelled"
     assert (await remote.about("checkpoint", undo, **{**STEP, "name": "undo", "position": 6})).status_code == 200

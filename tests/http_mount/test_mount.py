@@ -1,4 +1,4 @@
-"""The HTTP API inside other applications: every example runs, behind a real server, and keeps its users apart."""
+"""The HTTP API inside other applications: every example runs behind a real server, and keeps its users apart."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "http"
 NAMES = sorted(file.stem for file in EXAMPLES.glob("*_app.py"))
 OWN = "scope_id = @request.auth.id"
 
-# It listens before it says where: who connects now waits until the application is there.
+# The program listens before it prints its port. So a client that connects early waits until the application is ready.
 SERVER = """
 import socket, sys, uvicorn
 listening = socket.create_server(("127.0.0.1", 0))
@@ -39,7 +39,7 @@ class Site:
 
     @asynccontextmanager
     async def browser(self, user: str | None) -> AsyncIterator[httpx.AsyncClient]:
-        headers = {"origin": str(httpx.URL(self.base).join("/")).rstrip("/")}  # as browsers say it
+        headers = {"origin": str(httpx.URL(self.base).join("/")).rstrip("/")}  # as browsers send it
         async with httpx.AsyncClient(base_url=self.base, timeout=60, trust_env=False, headers=headers) as client:
             if user is not None:
                 (await client.post(f"/login/{user}")).raise_for_status()
@@ -48,7 +48,7 @@ class Site:
 
 @contextmanager
 def serving(name: str, url: str, root_path: str = "") -> Iterator[Site]:
-    """`root_path`: what a proxy has taken off the path."""
+    """Run an example behind a real server. Yield its site. `root_path`: the prefix that a proxy has removed."""
     process = subprocess.Popen(
         [sys.executable, "-W", "error", "-c", SERVER, f"{name}:app", str(EXAMPLES), root_path],
         env={**os.environ, "ROWLOCK_URL": url},
@@ -68,13 +68,13 @@ def serving(name: str, url: str, root_path: str = "") -> Iterator[Site]:
         except subprocess.TimeoutExpired:
             process.kill()
             _, told = process.communicate()
-    # It opened, served and closed without a complaint. Litestar shows what others log as INFO.
+    # The server started, served and stopped without a warning. Litestar prints INFO lines, the others do not.
     assert [line for line in told.splitlines() if not line.startswith("INFO")] == []
     assert process.returncode in (0, -signal.SIGTERM)
 
 
 def database(folder: Path) -> str:
-    """The URL of a new one, in which users may see and enqueue what is theirs."""
+    """Make a database in which users may see, enqueue and cancel only their own jobs. Return its URL."""
 
     async def make() -> None:
         async with Jobs(url) as jobs:
@@ -88,7 +88,7 @@ def database(folder: Path) -> str:
 
 @pytest.fixture(scope="module", params=NAMES)
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """One server for all tests of an example: each test has users of its own."""
+    """Yield one server for all tests of an example. Each test has its own users."""
     with serving(request.param, database(tmp_path_factory.mktemp("site"))) as site:
         yield site
 
@@ -114,7 +114,7 @@ def test_there_is_an_example_for_every_framework_that_we_name() -> None:
 async def test_users_of_the_application_see_their_own_jobs_only(site: Site) -> None:
     async with site.browser("ada") as ada, site.browser("bob") as bob:
         hers = (await enqueue(ada, "ada"))["id"]
-        ordered = await ada.post("/reports/costs")  # the application enqueues it, for her
+        ordered = await ada.post("/reports/costs")  # the application enqueues a job for ada
         assert ordered.is_success
         his = (await enqueue(bob, "bob"))["id"]
         assert await ids(ada) == {hers, ordered.json()["id"]}
@@ -166,7 +166,7 @@ async def test_what_is_outside_the_prefix_is_the_application_s(site: Site, reque
         for path in ("/healthz", "/api/jobs", "/queue2/healthz", "/reports/queue/healthz"):
             outside = await nobody.get(path)
             assert outside.status_code in (404, 405)
-            # Litestar also mounts at whatever begins like the prefix; there is nothing of ours to be found there.
+            # Litestar also passes paths that only begin like the prefix to rowlock, which answers 404 there.
             assert "x-request-id" not in outside.headers or (name, path) == ("litestar", "/queue2/healthz")
         inside = await nobody.get("/queue/nothing")
         assert (inside.status_code, inside.json()["code"]) == (404, "no_such_path")

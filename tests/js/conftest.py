@@ -27,7 +27,7 @@ BOSS, PASSWORD = "boss@example.com", "correct horse battery staple"
 
 @functools.cache
 def no_node() -> str | None:
-    """Return why the tests can't run. None: they can."""
+    """Return why the tests can't run; None if they can."""
     program = shutil.which("node")
     if program is None:
         return f"there is no Node on this machine: install Node {OLDEST_NODE} or later"
@@ -38,7 +38,7 @@ def no_node() -> str | None:
 
 
 class Served:
-    """A running server, and what a test in JavaScript needs to know of it."""
+    """A running server, and the facts about it that a test in JavaScript needs."""
 
     def __init__(self, database: str, server: str, token: str) -> None:
         self.database = database
@@ -59,7 +59,7 @@ class Served:
         }
 
     def run(self, test: str, **environ_of_test: str) -> None:
-        """Run a file of tests. They show why they fail."""
+        """Run a file of JavaScript tests. If a test fails, show its output."""
         command = ["node", "--test", "--test-reporter=spec", str(TESTS / test)]
         environ = {**os.environ, **self.environ(), **environ_of_test}
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280, check=False)

@@ -1,4 +1,4 @@
-"""The npm package's client in a real browser: on the server's origin with its cookie, on another with a token."""
+"""The npm package's client in a real browser: on the server's origin with a cookie, on another origin with a token."""
 
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -38,7 +38,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @contextmanager
 def other_origin(folder: Path) -> Iterator[str]:
-    """Serve an empty page and the package. A browser lets no page call this machine that isn't from this machine."""
+    """Serve an empty page and the package from this machine: a browser lets no other page call this machine."""
     shutil.copytree(DIST, folder / "sdk")
     (folder / "empty.html").write_text(EMPTY)
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:

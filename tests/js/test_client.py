@@ -25,7 +25,7 @@ def test_the_package_has_the_version_of_the_server() -> None:
 
 
 def test_the_client_needs_nothing_of_node() -> None:
-    """Browsers, Deno and Bun load it as it is."""
+    """Browsers, Deno and Bun can load the built client as it is."""
     seen: set[str] = set()
     todo = ["index.js"]
     while todo:

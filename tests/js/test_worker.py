@@ -4,7 +4,7 @@ import pytest
 
 from tests.js.conftest import Served
 
-pytestmark = pytest.mark.timeout(300)  # many processes of Node and Python, which a busy machine starts slowly
+pytestmark = pytest.mark.timeout(300)  # a busy machine starts the many Node and Python processes slowly
 
 
 @pytest.mark.parametrize("test", ["worker", "worker-steps", "worker-program"])

@@ -1,14 +1,14 @@
 """The checker: reads a History and says which invariants it breaks.
 
-One function per invariant, named by it. What a history has no record of is not judged: without executions nothing is
-said about results, without a comparison of clocks (`monotonic_offset`) nothing about the order of things inside and
-outside of the database. Unknown is not failed: an operation whose outcome is unknown may have happened or not.
+There is one function per invariant, named after it. The checker does not judge what a history has no record of. Without
+executions it says nothing about results. Without a comparison of clocks (`monotonic_offset`) it says nothing about the
+order of events inside and outside of the database. An operation whose outcome is unknown may have happened or not.
 
-Settings that it knows, all in seconds but the offset and `slots` (of each worker): lease, poll, maintenance, grace,
-cancel_grace, slack (how late a busy machine may be; liveness is judged only where it is given), stop_slack (the same
-for polite stops; none by default), drain_within, pause_margin, and `monotonic_offset` (microseconds to add to
-CLOCK_MONOTONIC to get the database's clock), `now` (the database's clock at the end), `keep_completed`, `keep_failed`,
-… (for how long maintenance keeps what has ended).
+The checker knows these settings, in seconds unless noted: lease, poll, maintenance, grace, cancel_grace, slack (how
+late a busy machine may be; liveness is judged only if it is given), stop_slack (the same for polite stops; none by
+default), drain_within, pause_margin, `slots` (of each worker), `monotonic_offset` (microseconds to add to
+CLOCK_MONOTONIC to get the database's clock), `now` (the database's clock at the end, in microseconds),
+`keep_completed`, `keep_failed`, … (for how long maintenance keeps ended jobs).
 """
 
 from collections import Counter
@@ -75,7 +75,7 @@ NOT_APPLICABLE = {
 
 
 def check(history: History) -> list[Violation]:
-    """Everything that is wrong with it, in the order of the invariants."""
+    """Return every violation in the history, in the order of the invariants."""
     world = World(history)
     return [
         Violation(name, job_id, text) for name, invariant in INVARIANTS.items() for job_id, text in invariant(world)
@@ -83,7 +83,7 @@ def check(history: History) -> list[Violation]:
 
 
 def summary(suite: str, histories: Iterable[History], violations: list[Violation], took: float, **figures: int) -> str:
-    """The one line that a suite prints."""
+    """Return the one line that a suite prints."""
     count = Counter[str]()
     for history in histories:
         count.update(jobs=len(history.jobs) + len(history.archive), executions=len(history.executions))

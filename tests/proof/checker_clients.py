@@ -1,4 +1,4 @@
-"""S1, S2, S12, S13, S17 and S20: what clients asked for, what they were told, and what there is."""
+"""S1, S2, S12, S13, S17 and S20: what clients asked for, what they were told, and which jobs there are."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,13 +12,14 @@ from tests.proof.witness import EDGES, JOBS, TOPICS
 Found = Iterator[tuple[str | None, str]]
 
 SOURCES = frozenset({"enqueue", "transaction"})  # verbs that make jobs
-MIN_RETENTION = 86_400_000_000  # microseconds that completed jobs are kept at least
+MIN_RETENTION = 86_400_000_000  # microseconds for which completed jobs are kept at least
 _PRUNED_STATUSES = ("completed", "cancelled", "failed", "expired")
 
 
 def s1_every_acknowledged_enqueue_is_one_job(world: World) -> Found:
-    """`ids` are the client's own. A job that answers for another (same key) is named in `answer`. After a delete, an id
-    may be enqueued anew: that is another job, with another enqueue that was told so."""
+    """An operation's `ids` are those that the client chose. If an existing job has the key, `answer` names that job.
+    After a delete, a client may enqueue the id anew: that is another job, and another enqueue was told that it made
+    it."""
     wanted = _sources(world)
     for job_id, operations in wanted.items():
         made = len(world.by_id.get(job_id, ()))
@@ -49,7 +50,8 @@ def _sources(world: World) -> dict[str, list[Operation]]:
 
 
 def _answer(operation: Operation, own: str) -> tuple[str, bool]:
-    """Which job stands for this one, and was it there before? Of several, `answer` has one per id, in `jobs`."""
+    """Return the id of the job that the enqueue of `own` was answered with, and whether that job existed before. The
+    answer to an enqueue of several jobs has one entry per id, in `jobs`."""
     answer: dict[str, Any] = operation.answer or {}
     if "jobs" in answer:
         answer = answer["jobs"][operation.ids.index(own)]
@@ -73,7 +75,7 @@ def s2_every_job_has_a_source(world: World) -> Found:
 
 
 def s12_no_claim_of_a_paused_topic(world: World) -> Found:
-    """In SQLite everything has one order. In PostgreSQL a claim that began before the pause may end after it."""
+    """In SQLite all transactions have one order. In PostgreSQL a claim that began before the pause may end after it."""
     margin = 0.0 if world.history.store == "sqlite" else world.history.settings.get("pause_margin", 1.0)
     claims = {step.seq: (life.id, step) for life in world.lives for step in life.steps if step.move == "claim"}
     paused: dict[str, dict[str, Any]] = {}
@@ -94,8 +96,8 @@ def s12_no_claim_of_a_paused_topic(world: World) -> Found:
 
 
 def s13_one_live_job_per_key(world: World) -> Found:
-    """But for the jobs of a line: see S15. The unique index makes whoever wants a key wait for the commit that frees
-    it, so the record's order is true."""
+    """The jobs of a line are left to S15. The unique index makes a transaction that wants a key wait for the commit
+    that frees it, so the order of the record is true."""
     holders: dict[LiveKey, str] = {}
     for change in world.history.changes:
         if change.table != JOBS:
@@ -129,7 +131,8 @@ def _wrong_holder(world: World, answered: str, key: LiveKey) -> Found:
 
 
 def s17_business_row_and_job_together(world: World) -> Found:
-    """`detail["row_visible"]`: is the business row there, at the end? Of a transaction that enqueues, or completes."""
+    """`detail["row_visible"]` of a transaction that enqueues or completes says whether its business row is there at the
+    end."""
     for operation in world.history.operations:
         visible = (operation.detail or {}).get("row_visible")
         if visible is None:
@@ -179,7 +182,7 @@ def s20_nothing_vanishes(world: World) -> Found:
 
 
 def _dropped_with_its_day(world: World, last: Step) -> bool:
-    """PostgreSQL drops whole days of the archive, which no trigger sees."""
+    """Return True if PostgreSQL may have dropped the job with its day of the archive. No trigger sees such a drop."""
     row = last.after
     if world.history.store != "postgres" or row is None or row["status"] != "completed":
         return False

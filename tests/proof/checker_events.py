@@ -1,4 +1,4 @@
-"""S19 and EVENTS: the product's own history, held against the witness."""
+"""S19 and EVENTS: the product's own history, compared with the witness's record."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from tests.proof.witness import BULK, RECORDS, SCHEDULES, TOPICS, is_backoff
 
 Found = Iterator[tuple[str | None, str]]
 
-_BY_COLUMNS = frozenset({"enqueue", "claim", "complete", "delete", "prune"})  # these leave no entry
+_BY_COLUMNS = frozenset({"enqueue", "claim", "complete", "delete", "prune"})  # moves that leave no entry in the history
 _AUDITED = frozenset({"cancel", "requeue", "update", "delete", "wake", "signal", "release_hold"})
 
 
@@ -29,12 +29,12 @@ def s19_every_move_is_recorded_in_its_transaction(world: World) -> Found:
     records = {change.tx for change in world.history.changes if change.table in (RECORDS, BULK, SCHEDULES)}
     for (tx, action, job_id), count in (world.audits - operated).items():
         if tx in records:
-            continue  # an account, a token, a setting; a bulk action's start; a schedule
+            continue  # the entry is about an account, a token, a setting, the start of a bulk action, or a schedule
         yield job_id, f"the audit says {count} × {action} in transaction {tx}, which didn't happen there"
 
 
 def _is_answer(step: Step) -> bool:
-    """Did the signal come by a callback, or from its own children? That is no deed of an operator."""
+    """Return True if the signal came by a callback or from the job's own children. The audit records neither."""
     if step.move != "signal":
         return False
     return str(step.said("id")).startswith("@callback:") or str(step.said("signal")).startswith("@children:")
@@ -84,13 +84,14 @@ def events_equal_what_was_witnessed(world: World) -> Found:
 
 
 def _expected(life: Life) -> list[dict[str, Any]]:
-    """What must be told: all of it, but the oldest entries of a long history, and the claims that they tell of."""
+    """Return the events that the product must report. In a long history, the oldest entries are missing, and so are the
+    claims of the runs that they end."""
     last = life.last.after
     assert last is not None
     dropped = last["history_dropped"]
     number = 0
-    place: dict[int, int] = {}  # which entry ended a run, by version
-    facts: list[tuple[int | None, dict[str, Any]]] = []  # and which entry tells of it
+    place: dict[int, int] = {}  # by version: the number of the entry that ended the run
+    facts: list[tuple[int | None, dict[str, Any]]] = []  # events, each with the number of its entry
     for step in life.steps:
         for entry in step.entries:
             if "claimed_at" in entry:

@@ -1,4 +1,5 @@
-"""S16: jobs that wait for other jobs. By the rows alone: what was enqueued, and when each parent had ended how."""
+"""S16: jobs that wait for other jobs. Judged by the rows alone: what was enqueued, and when and how each parent
+ended."""
 
 import re
 from bisect import bisect_left
@@ -15,12 +16,13 @@ Found = Iterator[tuple[str | None, str]]
 NOT_FILLED = "its payload can't be filled in"
 _STATUS = re.compile(r"(\w+)\.status (!?=) '(\w+)'\Z")
 _NUMBER = re.compile(r"(\w+)\.result\.(\w+) (>|<=) (-?\d+)\Z")
-_PERSON = ("requeue", "release_hold")  # by these a person says that the job shall run
-_LOOK = 5_000_000  # microseconds: a look at what has ended takes no longer
+_PERSON = ("requeue", "release_hold")  # moves by which an operator lets the job run
+_LOOK = 5_000_000  # microseconds that a process needs at most to look at the parents that have ended
 
 
 class _State(Struct, frozen=True):
-    """How a job stood. `status` "gone": it was removed. `last`: how it had ended before that."""
+    """A job's state at one moment. `status` "gone": the job was removed. `last`: how it had ended before its
+    removal."""
 
     status: str
     result: Any = None
@@ -34,12 +36,12 @@ class _State(Struct, frozen=True):
 
 
 class _Flows:
-    """The edges as they were made, and how each job stood at any time."""
+    """The edges as they were made, and the state of each job at any time."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.edges: defaultdict[str, dict[str, Row]] = defaultdict(dict)  # by child and parent
-        self.calls: defaultdict[str, list[Row]] = defaultdict(list)  # by owner
+        self.calls: defaultdict[str, list[Row]] = defaultdict(list)  # by owner: edges to children that it has started
         for change in world.history.changes:
             if change.table != EDGES or change.op != "insert" or change.after is None:
                 continue
@@ -51,7 +53,7 @@ class _Flows:
         self._states: dict[str, list[_State]] = {}
 
     def at(self, job_id: str, seq: int) -> _State:
-        """How a job stood right before this change."""
+        """Return the job's state right before this change."""
         if job_id not in self._states:
             self._read(job_id)
         place = bisect_left(self._seqs[job_id], seq)
@@ -71,7 +73,7 @@ class _Flows:
         self._seqs[job_id], self._states[job_id] = seqs, states
 
     def forgiven(self, life: Life, parent: str, seq: int) -> bool:
-        """Has a person let the child run since the parent has ended?"""
+        """Return True if an operator has let the child run since the parent ended."""
         asked = [step.seq for step in life.steps if step.move in _PERSON and step.seq < seq]
         return bool(asked) and self.at(parent, max(asked)).end is not None and not self._lived(parent, max(asked), seq)
 
@@ -83,8 +85,8 @@ class _Flows:
         )
 
     def crossed(self, life: Life, parent: str, step: Step) -> bool:
-        """Did a person let the child run while the parent had ended, and was the parent requeued while that was done?
-        The process that starts the child has looked at the parent without a lock."""
+        """Return True if an operator let the child run after its parent had ended, and the parent was requeued at the
+        same time. The child may then start: the process that starts it has looked at the parent without a lock."""
         asked = [one for one in life.steps if one.move in _PERSON and one.seq < step.first]
         steps = [one for other in self.world.by_id.get(parent, ()) for one in other.steps if one.seq < step.first]
         revived = [one for one in steps if one.move == "requeue"]
@@ -93,7 +95,7 @@ class _Flows:
         return asked[-1].tx != revived[-1].tx and asked[-1].seq < revived[-1].seq and step.at - revived[-1].at < _LOOK
 
     def is_true(self, edge: Row, seq: int) -> bool | None:
-        """None: this is no condition that the checker can read."""
+        """Return whether the condition of the edge holds, or None if the checker can't read the condition."""
         names = {other["name"]: other["parent"] for other in self.edges[edge["child"]].values()}
         if found := _STATUS.match(edge["condition"]):
             name, op, value = found.groups()
@@ -111,7 +113,7 @@ def s16_children_run_after_their_parents_and_joins_fire_once(world: World) -> Fo
     for child, edges in flows.edges.items():
         for life in world.by_id.get(child, ()):
             if (life.steps[0].after or {}).get("flow_id") not in {edge["flow_id"] for edge in edges.values()}:
-                continue  # the id was used again
+                continue  # a job outside of the flow has the same id
             yield from _began(life, edges)
             yield from _ran(flows, life, edges)
             yield from _left(flows, life, edges)
@@ -125,7 +127,7 @@ def _began(life: Life, edges: dict[str, Row]) -> Found:
 
 
 def _ran(flows: _Flows, life: Life, edges: dict[str, Row]) -> Found:
-    is_free = False  # it was started, and nothing has blocked it since
+    is_free = False  # the child was unblocked, and was not blocked again since
     end: Step | None = None
     for step in life.steps:
         if step.move == "unblock":
@@ -167,7 +169,7 @@ def _untaken(flows: _Flows, life: Life, step: Step, edges: dict[str, Row]) -> Fo
 
 
 def _filled(flows: _Flows, life: Life, step: Step, edges: dict[str, Row]) -> Found:
-    """What stands in the place of a blank is the result of the parent."""
+    """The parent's result fills the blank in the child's payload."""
     names = {edge["name"]: edge["parent"] for edge in edges.values()}
     for field, value in (step.old["payload"] or {}).items():
         path = value.get("$result") if isinstance(value, dict) else None
@@ -204,7 +206,7 @@ def _came_back(flows: _Flows, life: Life, step: Step, edges: dict[str, Row], end
 
 
 def _left(flows: _Flows, life: Life, edges: dict[str, Row]) -> Found:
-    """At rest a job is blocked because of a parent that is live, or one that holds it. In SQLite it is always so."""
+    """At rest, each blocked job has a live parent, or a parent that holds it. On SQLite this is true at any time."""
     history = flows.world.history
     row = history.jobs.get(life.id)
     if row is None or row["status"] != "blocked" or not (history.at_rest or history.store == "sqlite"):

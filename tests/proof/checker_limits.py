@@ -1,7 +1,8 @@
 """S12: limits hold at every moment. The checker counts for itself: it shares no code with the product's decisions.
 
-Limits of the code are judged, not those that an operator has put. A claim that may start a job has seen all ends before
-it, and all claims: so in the order of the record, the number of held jobs is never above the limit after a claim.
+The checker judges the limits that the code declares, not those that an operator has put. A claim that may start a job
+has seen all earlier ends and claims. So in the order of the record, a claim never brings the number of held jobs above
+the limit.
 """
 
 import json

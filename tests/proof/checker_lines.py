@@ -24,7 +24,7 @@ def s15_lines_keep_their_order_and_once_is_once(world: World) -> Found:
 
 
 class _Line:
-    """What stands in it. `came`: the change by which a job got its place."""
+    """The rows of the live jobs of a line. `came`: the change by which a job got its place."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
@@ -32,8 +32,8 @@ class _Line:
 
 
 def _heads_and_order(world: World) -> Found:
-    """The index of heads makes whoever wants to be one wait for the commit that ends the other, so the record's order
-    is true. The order of two inserts is known if one of them could see the other."""
+    """The unique index of heads makes a transaction that makes a job the head wait for the commit that ends the old
+    head. So the order of the record is true. The order of two inserts is known if one of them could see the other."""
     lines: defaultdict[str, _Line] = defaultdict(_Line)
     for change in world.history.changes:
         row = change.after or change.before
@@ -70,7 +70,8 @@ def _wrong_head(line: _Line, head: Row, change: RowChange) -> Found:
 
 
 def _could_see(later: RowChange, earlier: RowChange) -> bool:
-    """Had the transaction of the earlier change ended when the later one was made? In SQLite it always has."""
+    """Return True if the transaction of the earlier change had ended when the later change was made. On SQLite it
+    always has."""
     if later.snapshot is None or later.tx == earlier.tx:
         return later.seq > earlier.seq
     _, below, running = later.snapshot.split(":")
@@ -81,8 +82,8 @@ def _could_see(later: RowChange, earlier: RowChange) -> bool:
 
 
 def _places(world: World) -> Found:
-    """A requeued job goes to the end. Nothing else changes places: see COLUMNS of S3."""
-    last: dict[str, int] = {}  # by line, where all have one order
+    """A requeued job goes to the end of its line. No other move changes a job's place: see COLUMNS of S3."""
+    last: dict[str, int] = {}  # by line, on SQLite only: there all inserts have one order
     for change in world.history.changes:
         before, after = change.before, change.after
         if change.table != JOBS or after is None or after["line_seq"] is None:
@@ -118,7 +119,7 @@ def _replaced(world: World) -> Found:
 
 
 def _stands_behind(life: Life, step: Step) -> bool:
-    """Did it ever, before this?"""
+    """Return True if the job stood behind the replaced one, with `if_live` "replace", at any time before this step."""
     row = step.before or {}
     return (
         any(
@@ -134,7 +135,7 @@ def _stands_behind(life: Life, step: Step) -> bool:
 
 
 def _once(world: World) -> Found:
-    """`detail["once"]`: the key counts once. The first job that has it keeps it, until an operator deletes that job."""
+    """A key with `detail["once"]` counts once: its first job keeps it until an operator deletes that job."""
     kin: defaultdict[tuple[Any, ...], set[str]] = defaultdict(set)
     for operation in world.history.operations:
         detail = operation.detail or {}
@@ -155,8 +156,8 @@ def _once(world: World) -> Found:
 
 
 def _debounced(world: World) -> Found:
-    """A payload goes to a job that no worker has claimed, of which a line has one. `detail["debounce"]`: the payload of
-    an enqueue. The job that answered for it got it while no worker had it."""
+    """A debounced payload goes to a job that no worker has claimed. A line has at most one such job. The job that
+    answers an enqueue had its payload (`detail["debounce"]`) before a worker claimed it."""
     open_: defaultdict[str, set[str]] = defaultdict(set)
     for change in world.history.changes:
         row = change.after or change.before
@@ -181,6 +182,6 @@ def _debounced(world: World) -> Found:
 
 
 def _has_key(life: Life, key: tuple[Any, ...]) -> bool:
-    """An id may be used again, for a job without the key."""
+    """Return True if the job has the key. A later job with the same id may be without it."""
     row = life.steps[0].after or {}
     return tuple(row.get(name) for name in ("topic", "scope", "scope_id", "key")) == key

@@ -9,15 +9,15 @@ from tests.proof.lives import ENDED, HELD, Life, Row, Step, World, changed, is_h
 
 Found = Iterator[tuple[str | None, str]]
 
-SPARED_VERSIONS = 10  # later runs are charged, also if they ran in a child process when their worker died
+SPARED_VERSIONS = 10  # later runs are charged even if they ran in a child process when their worker died
 _SETTLED = {
     *("status", "ready", "started_at", "locked_by", "locked_until", "updated", "history", "history_dropped"),
-    "expires_at",  # which bounds the first start
+    "expires_at",  # bounds the first start only
 }
 _ENTRY = {"updated", "history", "history_dropped"}
 _RESUMED = _ENTRY | {"status", "ready", "run_at", "waits_for"}
 _CANCELLED = _ENTRY | {"status", "ready", "finished_at", "cancel_requested_at", "cancel_reason", "run_at", "waits_for"}
-COLUMNS = {  # what a move may change; everything else must stay
+COLUMNS = {  # the columns that a move may change; all others must stay
     "claim": {
         *("status", "ready", "version", "locked_by", "locked_until", "claimed_at", "started_at"),
         *("progress", "stage", "message", "updated"),
@@ -119,7 +119,7 @@ def _illegal(step: Step) -> Iterator[str]:
 
 
 def _unlawful(row: Row) -> Iterator[str]:
-    """What must hold of any row at any time."""
+    """Yield what is wrong with the row, whatever move has led to it."""
     status, held = row["status"], False
     if status != "completed":
         held = is_held(row)
@@ -146,7 +146,7 @@ def s4_the_version_counts_claims(world: World) -> Found:
             version += step.move == "claim"
             if step.after is not None and step.after["version"] != version:
                 yield life.id, f"{step} left version {step.after['version']} after {version} claims"
-            version = step.version  # say it once
+            version = step.version  # report a wrong version once, not again at each later step
     for job_id, lives in world.by_id.items():
         row = world.history.jobs.get(job_id) or world.history.archive.get(job_id)
         claims = sum(step.move == "claim" for step in lives[-1].steps)
@@ -196,13 +196,13 @@ def s6_worker_writes_carry_the_current_version(world: World) -> Found:
 
 
 def _ended_without_a_word(row: Row) -> bool:
-    """Its handler may be running yet (a thread can't be killed), or its process died."""
+    """Return True if the run timed out or its process died. Its handler may still run: a thread can't be killed."""
     error = str(row["last_error"])
     return "Timed out" in error or "child process" in error
 
 
 def settled_by_another(world: World, life: Life, step: Step) -> Found:
-    """A run that has not ended can't have asked for this: an older one did."""
+    """The handler of a run that asks for this move has ended. If it has not, an older run has asked."""
     runs = life.runs.get(step.version, ())
     ends = [None if run.ended is None else world.by_database(run.ended) for run in runs]
     if runs and world.by_database(0) is not None and all(end is None or end > step.at + world.apart for end in ends):
@@ -217,7 +217,7 @@ def _new_lines(before: Row, after: Row) -> list[dict[str, Any]]:
 
 def s7_one_completion_and_ends_are_final(world: World) -> Found:
     for job_id, lives in world.by_id.items():
-        for life in lives:  # an id that was deleted may be used again, for a job that is completed by itself
+        for life in lives:  # after a delete, another job may have the id: it has a completion of its own
             completions = sum(_archives(step) for step in life.steps)
             if completions > 1:
                 yield job_id, f"was completed {completions} times"
@@ -239,7 +239,7 @@ def _archives(step: Step) -> bool:
 
 def s9_retries_are_bounded_and_charged_rightly(world: World) -> Found:
     for life in world.lives:
-        free = 0  # crashes of handlers that ran, and that were not charged
+        free = 0  # crashes that were not charged although the handler had begun
         for step in life.steps:
             before, after = step.before, step.after
             if after is None:
@@ -250,7 +250,7 @@ def s9_retries_are_bounded_and_charged_rightly(world: World) -> Found:
                 continue
             yield from ((life.id, f"{step} {problem}") for problem in _wrong_charge(step, before, after))
             runs = life.runs.get(before["version"], ())
-            reason = str(step.said("reason")) if step.move == "release" else ""  # by a supervisor, if it says so:
+            reason = str(step.said("reason")) if step.move == "release" else ""  # a supervisor gives one of these:
             if runs and reason.startswith("not running"):
                 yield life.id, f"{step}: its handler had begun before the worker died, and that was not charged"
             if reason.startswith("in a child process") and before["version"] > SPARED_VERSIONS:
@@ -279,7 +279,7 @@ def _wrong_charge(step: Step, before: Row, after: Row) -> Iterator[str]:
         if status != due:
             yield f"should have led to {due}"
         retries += processing and started and not exhausted
-        # Of workers that were named (and are known to be dead), only what they had started is a suspect.
+        # If a rescue names dead workers, only the jobs that they had started become suspects.
         crashes = after["crashes"] if not started and after["crashes"] - crashes in (0, 1) else crashes + 1
     elif step.move == "requeue":
         retries = crashes = 0
@@ -345,17 +345,17 @@ def s11_no_claim_before_run_at(world: World) -> Found:
 
 
 def _has_started(life: Life, until: Step) -> bool:
-    """Had a run of it started by then? A requeue clears expires_at."""
+    """Return True if a run of the job had started before this step. A requeue clears expires_at."""
     rows = [step.before for step in life.steps if step.seq <= until.seq]
     return any(row is not None and row["started_at"] is not None for row in rows)
 
 
 def _statement(world: World) -> int:
-    """How long a statement may take between judging a row and writing it, in microseconds. SQLite has one clock reading
-    per transaction."""
+    """Return the microseconds that a statement may take between judging a row and writing it. SQLite reads its clock
+    once per transaction."""
     return 0 if world.history.store == "sqlite" else 1_000_000
 
 
 def moves(lives: list[Life]) -> Counter[str]:
-    """How often each move was made: what a suite has covered."""
+    """Return how often each move was made. It shows what a suite has covered."""
     return Counter(step.move or "unknown" for life in lives for step in life.steps)

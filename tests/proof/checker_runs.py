@@ -1,4 +1,4 @@
-"""S8, X1 to X4 and L1, L2, L5, L6: what handlers did, and when things had to happen."""
+"""S8, X1 to X4 and L1, L2, L5, L6: what handlers did, and how soon the product had to act."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ Found = Iterator[tuple[str | None, str]]
 
 SECOND = 1_000_000
 _SHORT_LIVED = 5.0  # seconds that a short-lived process tries to give back the jobs of processes that were killed
-_LEFT_BEHIND = frozenset({"acknowledge_cancel", "cancel_timeout", "release"})  # ends that a thread may outlive
+_LEFT_BEHIND = frozenset({"acknowledge_cancel", "cancel_timeout", "release"})  # ends of runs whose thread may go on
 
 
 def _completions(world: World) -> Iterator[tuple[Life, Step]]:
@@ -28,7 +28,7 @@ def s8_the_result_is_that_runs_output(world: World) -> Found:
         owned = world.completions.get((life.id, step.version), ())
         declared = [(one.detail or {}).get("result") for one in owned if one.outcome != "fail"]
         known = declared + outputs if len(world.by_id[life.id]) > 1 else declared or outputs
-        if known and result not in known:  # an id that was used again: nothing tells which of the jobs declared it
+        if known and result not in known:  # if several jobs had the id, any of them may have declared it
             yield life.id, f"its result {_short(result)} is not what run {step.version} made: {_short(outputs)}"
         final = world.history.archive.get(life.id)
         if final is not None and not life.gone and final["result"] != result:
@@ -40,7 +40,7 @@ def _short(value: Any) -> str:
 
 
 def x1_a_completion_follows_a_finished_run(world: World) -> Found:
-    """Or one that declared itself complete, in its own transaction."""
+    """A completion follows a run that has finished, or a run that completed its job in its own transaction."""
     if not world.records_runs:
         return
     for life, step in _completions(world):
@@ -86,7 +86,8 @@ def x3_overlap_only_after_the_lease_was_lost(world: World) -> Found:
 
 
 def x4_who_is_charged_for_a_crash_has_begun(world: World) -> Found:
-    """But for as many runs of a worker as it has slots: their handlers were about to start. Then the error says so."""
+    """A dead worker may be charged for as many runs as it has slots although their handlers had not begun: they were
+    about to start. The error of such a job says so."""
     slots = world.history.settings.get("slots")
     if slots is None or not world.records_runs:
         return
@@ -107,8 +108,8 @@ def x4_who_is_charged_for_a_crash_has_begun(world: World) -> Found:
 
 
 def _jumped(world: World, until: int) -> bool:
-    """Has the database's clock jumped ahead? Then a lease was over before its holder, who counts by its own, could
-    know: it had not heard of its claim yet, or it would have renewed it."""
+    """Return True if the database's clock has jumped ahead. The lease was then over before the worker could know: a
+    worker counts by its own clock, and had not heard of its claim yet. Otherwise it would have renewed the lease."""
     return any(fault.kind == "jump" and fault.at < until for fault in world.history.faults)
 
 
@@ -147,7 +148,8 @@ def l1_drained_in_time(world: World) -> Found:
 
 
 def l2_taken_back_in_time_after_a_kill(world: World) -> Found:
-    """The lease may have been renewed just before the kill; then it ends, a maintenance pass finds it."""
+    """The worker may have renewed the lease right before the kill. When the lease has ended, a maintenance pass finds
+    the job."""
     settings = world.history.settings
     if not {"lease", "maintenance", "poll", "slack"} <= settings.keys():
         return
@@ -166,7 +168,8 @@ def l2_taken_back_in_time_after_a_kill(world: World) -> Found:
 
 
 def l5_at_rest_nothing_is_left(world: World) -> Found:
-    """In SQLite no line is ever left without a head: the transaction that ends one sees to the next."""
+    """At rest, no job is held, due or without a head of its line. On SQLite a line always has a head: the transaction
+    that ends a head unblocks the next job."""
     if world.history.at_rest or world.history.store == "sqlite":
         rows = world.history.jobs
         led = {row.get("line") for row in rows.values() if row["status"] in LIVE and row["status"] != "blocked"}
@@ -186,7 +189,7 @@ def l5_at_rest_nothing_is_left(world: World) -> Found:
 
 
 def l6_a_polite_stop_leaves_nothing(world: World) -> Found:
-    """`term` is the signal, `gone` the end of that process."""
+    """The fault `term` is SIGTERM; the fault `gone` is the end of that process."""
     faults = world.history.faults
     grace = world.history.settings.get("grace")
     slack = world.history.settings.get("stop_slack", 0.0)
@@ -196,13 +199,14 @@ def l6_a_polite_stop_leaves_nothing(world: World) -> Found:
             late = (gone[0].at - term.at) / SECOND
             yield None, f"{term.target} was gone {late:.3f} s after SIGTERM; {grace + 1:g} s are allowed"
         if gone:
-            # A second signal kills the processes: a short-lived process gives back their jobs.
+            # A second signal kills the processes. A short-lived process then gives back their jobs.
             killed = any(fault.kind == "kill" and fault.target == term.target for fault in faults)
             yield from _left_by(world, gone[0], _SHORT_LIVED + slack if killed else 0.0)
 
 
 def _left_by(world: World, gone: Fault, patience: float) -> Found:
-    """`patience`: seconds that a short-lived process has. What it gives back says so."""
+    """Yield the jobs whose lease the stopped process has left behind. A short-lived process has `patience` seconds to
+    give them back; their history says that it did."""
     at = world.by_database(gone.at)
     for life in world.lives:
         for version, claim in life.claims.items():
@@ -216,5 +220,6 @@ def _left_by(world: World, gone: Fault, patience: float) -> Found:
 
 
 def _is_cleaned_up(end: Step) -> bool:
-    """Did the short-lived process end this run? It gives jobs back, and rescues those with a cancel request."""
+    """Return True if the short-lived process ended this run. It gives jobs back, and rescues those with a cancel
+    request."""
     return str(end.said("reason")).startswith("shutdown: killed by") or str(end.said("by")).startswith("supervisor of")

@@ -10,7 +10,7 @@ from tests.proof.lives import Row, World
 from tests.proof.witness import FIRES, SCHEDULES
 
 Found = Iterator[tuple[str | None, str]]
-_KEPT = 90 * 86_400 * 1_000_000  # microseconds for which a time without a job is known
+_KEPT = 90 * 86_400 * 1_000_000  # microseconds for which the record of a time without a job is kept
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -22,7 +22,7 @@ def s14_one_job_per_time_and_every_time_is_on_record(world: World) -> Found:
 
 
 def _one_job(world: World) -> Found:
-    """Also of schedules that are gone. Of all jobs that ever were."""
+    """A nominal time made at most one job, counting deleted schedules and removed jobs."""
     made: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
     for life in world.lives:
         row = life.steps[0].after or {}
@@ -34,7 +34,7 @@ def _one_job(world: World) -> Found:
 
 
 def _both_ways(world: World) -> Found:
-    """A fire names its job, and the job names its schedule and time."""
+    """Each fire names its job, and each job names its schedule and time."""
     fires: dict[tuple[str, int], Row] = {}
     for fire in world.history.fires:
         key = fire["schedule_id"], fire["fire_at"]
@@ -64,7 +64,7 @@ def _row(row: Row | None) -> tuple[str, int]:
 
 
 def _kept(world: World) -> Found:
-    """A time that has a job keeps it."""
+    """A nominal time that has a job keeps that job."""
     for change in world.history.changes:
         if change.table != FIRES or change.before is None or change.before["job_id"] is None:
             continue
@@ -76,11 +76,12 @@ def _kept(world: World) -> Found:
 
 
 def _on_record(world: World) -> Found:
-    """What `upto` has passed is decided: by the times that the schedule had when it moved on."""
+    """Each nominal time that `upto` has passed is on record. The times are those of the definition before `upto`
+    moved."""
     now = world.history.settings.get("now")
     there = {row["id"] for row in world.history.schedules}
     known = {(fire["schedule_id"], fire["fire_at"]) for fire in world.history.fires}
-    summed_up = [  # after a long outage, the oldest record stands for all before it
+    summed_up = [  # after a long outage, the oldest record also stands for all earlier times
         (fire["schedule_id"], fire["fire_at"])
         for fire in world.history.fires
         if (fire["detail"] or "").startswith("so were all earlier ones")
@@ -102,7 +103,7 @@ def _on_record(world: World) -> Found:
 
 
 def nominal(definition: Row, after: int, until: int) -> list[int]:
-    """Return the nominal times after the one and not after the other, in microseconds."""
+    """Return the nominal times after `after` and not after `until`, in microseconds."""
     if until <= after:
         return []
     when = definition["when"]

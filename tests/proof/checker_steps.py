@@ -1,4 +1,4 @@
-"""S21: what is stored of steps."""
+"""S21: the stored results of steps."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -33,8 +33,8 @@ def s21_results_of_steps_stay_and_belong_to_their_run(world: World) -> Found:
 
 
 def changes_by_job(world: World, *tables: str) -> dict[str, list[RowChange]]:
-    """Of jobs that ever had a row in one of these. All writers of them hold the job's row, so its transactions don't
-    overlap."""
+    """Return the changes of each job that ever had a row in one of these tables. Every writer of these tables locks the
+    job's row, so the transactions of a job don't overlap."""
     mine: defaultdict[str, list[RowChange]] = defaultdict(list)
     having = set()
     for change in world.history.changes:
@@ -48,7 +48,7 @@ def changes_by_job(world: World, *tables: str) -> dict[str, list[RowChange]]:
 
 
 class _End:
-    """From when to when an end was stored, by which run."""
+    """A stored end of a step: from when to when it was stored, and by which run."""
 
     def __init__(self, since: int, version: int) -> None:
         self.since = since
@@ -57,7 +57,7 @@ class _End:
 
 
 class _Stored:
-    """The steps of a job, as they were written one after the other."""
+    """The stored steps of a job, transaction by transaction."""
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
@@ -66,7 +66,7 @@ class _Stored:
         self.ended: defaultdict[Key, list[_End]] = defaultdict(list)
 
     def follow(self, changes: list[RowChange], moves: list[Step], slack: int) -> Iterator[str]:
-        """All that a transaction did."""
+        """Apply the changes of one transaction, and yield what is wrong with them."""
         names = {step.move for step in moves}
         held = self.job
         for step in moves:
@@ -110,7 +110,7 @@ class _Stored:
             return
         self.rows[key] = after
         if key[0].startswith("@") and before is not None and changed(before, after) <= {"deadline"}:
-            return  # S22 says who may move it
+            return  # S22 checks which moves may change a deadline
         if before is not None and before["state"] in ENDS:
             yield f"{what} had {before['state']}, and was written again as {after['state']}"
         elif after["state"] in ENDS:
@@ -144,13 +144,13 @@ def _removal(what: str, row: Row, moves: list[Step]) -> Iterator[str]:
 
 
 def _is_undo(step: Step) -> bool:
-    """A cancel was undone: the job keeps its time."""
+    """Return True if the requeue took back a cancel. The job keeps its time then."""
     return bool(step.before and step.after and step.before["run_at"] == step.after["run_at"])
 
 
 def _begun_again(world: World, job_id: str, ended: dict[Key, list[_End]]) -> Iterator[str]:
-    """A run knows what it has stored itself, and what older runs have stored. A run that was frozen, and has lost its
-    job, does not know what newer ones did."""
+    """A run knows which steps it and older runs have stored, so it begins none of them again. A frozen run that has
+    lost its job does not know which steps newer runs have stored."""
     for run in world.history.step_runs:
         begun = world.by_database(run.begun)
         if run.job_id != job_id or begun is None:

@@ -18,7 +18,7 @@ Found = Iterator[tuple[str | None, str]]
 
 _SIGNAL, _CALLBACK, _SLEEP = "@signal:", "@callback:", "@sleep"
 _MOVERS = frozenset({"wake", "report_callback"})  # they may move the deadline of an open wait
-_ROUNDED = 1_000  # microseconds: a wait travels as seconds, from one statement to another
+_ROUNDED = 1_000  # microseconds of rounding: one statement passes a wait to the next in seconds
 
 
 def s22_signals_are_read_once_and_no_wait_misses_one(world: World) -> Found:
@@ -49,17 +49,17 @@ def s22_signals_are_read_once_and_no_wait_misses_one(world: World) -> Found:
 
 
 class _Waits:
-    """The signals and steps of a job, as they were written one transaction after the other."""
+    """The stored signals and steps of a job, transaction by transaction."""
 
     def __init__(self, world: World) -> None:
         self._slack = world.slack
         self.job: Row | None = None
         self.steps: dict[Key, Row] = {}
         self.signals: dict[int, Row] = {}
-        self.count = 0  # that this job ever got
+        self.count = 0  # signals that this job ever got
 
     def follow(self, changes: list[RowChange], moves: list[Step]) -> Iterator[str]:
-        """All that a transaction did."""
+        """Apply the changes of one transaction, and yield what is wrong with them."""
         names = {step.move for step in moves}
         where = f"(#{changes[-1].seq})"
         born = any(step.move == "enqueue" for step in moves)
@@ -90,7 +90,7 @@ class _Waits:
         yield from (f"{problem} {where}" for problem in self._wrong())
 
     def _wrong(self) -> Iterator[str]:
-        """What must hold whenever a transaction has ended."""
+        """Yield what must not be true after any transaction."""
         if self.job is None:
             if self.signals:
                 yield f"left {len(self.signals)} signals behind"
@@ -111,7 +111,7 @@ class _Waits:
                 yield f"waits for {waits_for}, and no such wait is open"
 
     def _unread(self, name: str) -> list[Row]:
-        """In the order in which they came."""
+        """Return the unread signals of this name, oldest first."""
         mine = [row for row in self.signals.values() if row["wait"] is None and row["name"] == name]
         return sorted(mine, key=lambda row: int(row["seq"]))
 
@@ -173,7 +173,7 @@ class _Waits:
                 yield f"{what} was read although nobody held the job"
 
     def _removed(self, changes: list[RowChange]) -> Iterator[str]:
-        """A signal goes with its job, or with the wait that has read it."""
+        """A signal is removed together with its job, or with the wait that has read it."""
         gone = any(change.table in (JOBS, ARCHIVE) and change.op == "delete" for change in changes)
         gone = gone and not any(change.table == ARCHIVE and change.after for change in changes)
         if gone:
@@ -203,13 +203,13 @@ class _Waits:
             if before is not None and before["deadline"] != after["deadline"] and not names & _MOVERS:
                 yield f"{what} had until {before['deadline']}, and has until {after['deadline']}"
             if after["name"].startswith(_CALLBACK) or (before is not None and before["state"] in ENDS):
-                continue  # S21 says whether an end stays
+                continue  # S21 checks that an end stays
             if after["state"] not in ("running", *ENDS):
                 yield f"{what} is a wait that is {after['state']}"
             yield from (f"{what} {problem}" for problem in self._asked(change, after, read[_key(change)]))
 
     def _asked(self, change: RowChange, wait: Row, read: int) -> Iterator[str]:
-        """A run asked whether it must wait: for what, and what it was told."""
+        """A run has asked whether it must wait. Yield what is wrong with the answer."""
         unread = self._unread(wait["name"].removeprefix(_SIGNAL)) if wait["name"].startswith(_SIGNAL) else []
         if wait["state"] == "running":
             if unread and change.before is None:
@@ -227,7 +227,7 @@ class _Waits:
             yield f"has failed with {wait['error']!r:.80}"
 
     def _waiting(self, step: Step) -> Iterator[str]:
-        """The job has begun to wait: until when?"""
+        """The job has begun to wait. It must be due when its wait ends."""
         run_at, claimed = step.new["run_at"], step.old["claimed_at"]
         for wait in self._open(step.new["waits_for"]):
             until = wait["deadline"]
@@ -243,7 +243,8 @@ class _Waits:
     # ── Cancels ──
 
     def _cancel(self, step: Step) -> Iterator[str]:
-        """Of a waiting job: it ends at once, or it runs once more, or the outside has time to stop."""
+        """A cancelled waiting job runs once more if it has steps to undo. If an outside system works on it, that system
+        gets time to stop. Otherwise the job ends at once."""
         if step.old["status"] != "waiting":
             return
         after = step.new
@@ -283,8 +284,8 @@ def _removes(change: RowChange) -> bool:
 
 
 def _causes(world: World, life: Life) -> Iterator[str]:
-    """A signal, a time, or an operator. S19 finds the operator's entry in the audit."""
-    since: Step | None = None  # the claim of the run in question
+    """A waiting job goes on because of a signal, a time or an operator. S19 finds the operator's entry in the audit."""
+    since: Step | None = None  # the claim of the current run
     signals = 0
     for step in life.steps:
         if step.move == "claim":
@@ -303,7 +304,8 @@ def _causes(world: World, life: Life) -> Iterator[str]:
 
 
 def _undo_runs(life: Life) -> Iterator[str]:
-    """A cancelled job runs once more; unless that run was given back before it came to undo anything."""
+    """A cancelled job runs once more. It may run again only if that run was given back before it could undo its
+    steps."""
     undone: Step | None = None
     for step in life.steps:
         if step.move in ("requeue", "cancel_wait"):
@@ -318,7 +320,8 @@ def _undo_runs(life: Life) -> Iterator[str]:
 
 
 def _answers(world: World) -> Found:
-    """An acknowledged signal was stored once, a refused one never. Each has data of its own; a repeat has the same."""
+    """An acknowledged signal was stored once, a refused one never. Each signal has its own data; a repeat has the
+    same."""
     asked: defaultdict[tuple[str, str, str], list[Operation]] = defaultdict(list)
     for operation in world.history.operations:
         if operation.verb == "signal":

@@ -1,4 +1,4 @@
-"""What the suites have to say, said at the end: one line each, added up over all tests and processes."""
+"""Print the suites' figures at the end: one line for each suite, added up over all tests and processes."""
 
 import re
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""What a case is: what must be there before, the verb itself, and how its effect is counted."""
+"""A crash-point case: what must be there before, the verb itself, and how its effect is counted."""
 
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ Act = Callable[[], Awaitable[Any]]
 
 
 class Actor(Struct):
-    """The process that does it."""
+    """The process that performs the verb."""
 
     url: str
     store: Store
@@ -27,8 +27,9 @@ class Actor(Struct):
 
 
 class Case(Struct):
-    """`effect` counts how often it happened. `repeats`: who gets no answer asks again, so in the end it has happened.
-    `once`: and a repeat that was not needed leaves no second trace. `asks`: it makes jobs, whose ids the facts name."""
+    """A verb to interrupt. `effect` counts how often the verb took effect. `repeats`: a process that gets no answer
+    repeats the verb, so in the end it has taken effect. `once`: a needless repeat has no second effect. `asks`: the
+    verb that the client's record names, if the case makes jobs. The facts then have the ids of these jobs."""
 
     name: str
     prepare: Callable[[Stage], Awaitable[Facts]]
@@ -48,7 +49,8 @@ def case(name: str, prepare: Any, ready: Any, effect: Any, **more: Any) -> None:
 
 
 def steps(move: str) -> Callable[[History, Facts], int]:
-    """How often the job in question was moved so, by the one who acts where somebody else may do the same."""
+    """Return a function that counts this move of the job. If the record names who made the move, only the actor's
+    count."""
 
     def count(history: History, facts: Facts) -> int:
         own = [step for life in World(history).by_id.get(facts["id"], ()) for step in life.steps if step.move == move]
@@ -75,7 +77,7 @@ def simply(verb: Callable[[Store, str], Awaitable[Any]]) -> Callable[[Actor], Aw
     return ready
 
 
-# ── What more than one of them begins with ──
+# ── Preparations that several cases share ──
 
 
 async def due(stage: Stage) -> Facts:
@@ -93,11 +95,11 @@ async def cancelled_run(stage: Stage) -> Facts:
     return facts
 
 
-# ── After an answer that did not come ──
+# ── After a lost answer ──
 
 
 async def find_lost_claims(actor: Actor, act: Act | None = None) -> None:
-    """As a worker does it. The run in the facts, if there is one, is known to it."""
+    """Find lost claims as a worker does. It knows the run in the facts, if there is one."""
     known = {(actor.facts["id"], actor.facts.get("version")): SimpleNamespace(interruption=None)}
     slots = SimpleNamespace(name=ACTOR, runs=known)
     await ClaimSettle._find_lost_claims(cast(ClaimSettle, SimpleNamespace(_store=actor.store, _slots=slots)))

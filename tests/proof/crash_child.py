@@ -1,6 +1,7 @@
 """Processes that are killed at a fail-point: `python -m tests.proof.crash_child` forks one for each line that it reads.
 
-All is imported before, nothing is opened before: a fork costs milliseconds, and SQLite's locks don't survive one.
+The parent imports everything before it forks, so a fork costs milliseconds. It opens no database: SQLite's locks don't
+survive a fork.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import rowlock.stores.postgres.store  # drivers are imported on first use: here, before the forks
+import rowlock.stores.postgres.store  # the product imports drivers on first use; import them here, before the forks
 import rowlock.stores.sqlite.store  # noqa: F401
 from rowlock.stores import open_store
 from tests.proof.crash_case import Actor
@@ -26,7 +27,7 @@ _KILLED = -9
 
 
 async def act_and_die(url: str, case: str | None, facts: Facts, point: Point) -> None:
-    """Without a case: migrate."""
+    """Perform the case, or migrate if there is none. The process dies at `point`."""
     trap = Trap()
     with trapped(trap):
         store = open_store(url)
@@ -41,7 +42,7 @@ async def act_and_die(url: str, case: str | None, facts: Facts, point: Point) ->
 
 
 class Victims:
-    """From the test's side."""
+    """The test's end of the pipe to the process that forks."""
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "tests.proof.crash_child"]
@@ -52,7 +53,7 @@ class Victims:
         self._process.communicate()
 
     async def perform(self, url: str, case: str | None, facts: Facts, point: Point) -> None:
-        """Returns when it is dead."""
+        """Have a process perform the case, and return when it is dead."""
         assert await asyncio.to_thread(self._perform, [url, case, facts, point]) == _KILLED
 
     def _perform(self, order: list[Any]) -> int:

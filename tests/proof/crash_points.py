@@ -1,7 +1,7 @@
 """Every verb that writes, as a case: what must be there before, the verb itself, and how its effect is counted.
 
-A case is performed by a process that is killed at a fail-point (`crash_child`), or by one that never hears the reply
-and then does what the product does. Between the two it knows only what `facts` say, which travel as JSON.
+A case is performed by a process that is killed at a fail-point (`crash_child`), or by a process that never gets the
+reply and then does what the product does. The preparation passes only `facts` to that process, as JSON.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ def _inserting(*, keyed: bool) -> Callable[[Actor], Awaitable[Act]]:
 
 
 async def _on_conn(actor: Actor) -> Act:
-    """The application's own transaction: its row and its job. Nobody but the application could repeat it."""
+    """The application's own transaction: its row and its job. Only the application could repeat it."""
     jobs, job_id = Jobs(actor.url), actor.facts["id"]
     insert = f"INSERT INTO business VALUES ('{job_id}')"
 
@@ -99,7 +99,7 @@ async def _on_conn(actor: Actor) -> Act:
     async def act() -> None:
         try:
             await (asyncio.to_thread(on_sqlite) if actor.url.startswith("sqlite") else on_postgres())
-        except (OSError, sqlite3.Error, asyncpg.InterfaceError) as error:  # in the driver's own words
+        except (OSError, sqlite3.Error, asyncpg.InterfaceError) as error:  # the driver's own errors
             raise StoreError(str(error)) from error
         finally:
             await jobs.close()
@@ -192,7 +192,7 @@ async def _reporting(actor: Actor) -> Act:
 
 case("heartbeat", _run, _beating(started=False), steps("heartbeat"), once=False)
 case("start mark", _claimed_ahead, _beating(started=True), steps("heartbeat"), once=False)
-case("progress with lines", _run, _reporting, steps("progress"), once=False)  # a line may be said twice
+case("progress with lines", _run, _reporting, steps("progress"), once=False)  # a repeat may log a line twice
 
 
 def _in_transaction(*, completes: bool) -> Callable[[Actor], Awaitable[Act]]:
@@ -212,7 +212,7 @@ def _in_transaction(*, completes: bool) -> Callable[[Actor], Awaitable[Act]]:
 
 
 async def _handler_raises(actor: Actor, act: Act) -> None:
-    """To the handler it is an exception like any other: its run has failed, unless it is completed already."""
+    """To the handler the lost reply is an exception like any other. Its run fails, unless it is already completed."""
     await actor.store.settle([await _settlement(actor, Failed("no answer to the COMMIT"))])
 
 

@@ -1,4 +1,4 @@
-"""Bulk actions, as cases: made, started, run, stopped, pruned."""
+"""Cases of bulk actions: make, start, run, stop and prune them."""
 
 from collections.abc import Callable
 
@@ -67,7 +67,8 @@ async def _stopping(actor: Actor) -> Act:
 
 
 async def _look_again(actor: Actor, act: Act) -> None:
-    """As all who work on it do: for a moment the server may hold the row for a client that is gone."""
+    """Try again, as every process does that runs a bulk action. The server may still hold the row for a client that is
+    gone."""
     await run_all(actor.store, actor.facts["bulk"])
 
 

@@ -1,5 +1,5 @@
-"""Crash points of flows: a flow is made, parents end, their children are looked at, a run starts children. Whoever is
-killed meanwhile, the survivor's claims find what was left, and nothing is blocked for ever."""
+"""Crash points of flows: a flow is made, parents end, a process looks at their children, a run starts children.
+Whichever process is killed, the survivor's claims find the jobs that it left, and no job is blocked for ever."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -22,7 +22,7 @@ COUNT = 3  # children that a run starts
 
 
 def _flow(ids: list[str], flow_id: str) -> NewFlow:
-    """Two parents, one child that joins them, and one that runs whatever becomes of it."""
+    """Return a flow of two parents, a child that joins them, and a job that runs after the join, however it ends."""
     left, right, join, last = ids
     options: dict[str, Any] = {"max_retries": 3}
     nodes = {
@@ -52,7 +52,7 @@ async def _there(stage: Stage) -> Facts:
 
 
 async def _runs(stage: Stage, *, fails: bool = False) -> tuple[Facts, list[Job]]:
-    """Both parents are claimed."""
+    """Make a flow and claim both parents. Return the facts and the claimed jobs."""
     facts = await _there(stage)
     jobs = sorted((await stage.store.claim(claim_by(ACTOR))).jobs, key=lambda job: facts["ids"].index(job.id))
     assert len(jobs) == 2
@@ -80,20 +80,20 @@ def _settling(*, fails: bool = False) -> Callable[[Actor], Awaitable[Act]]:
 
 
 async def _ended(stage: Stage) -> Facts:
-    """Both parents have ended. On PostgreSQL the second end may not have been looked at."""
+    """Both parents have ended. On PostgreSQL no process may have looked at the second end yet."""
     facts, jobs = await _runs(stage)
     await stage.store.settle([settlement(job, Completed(output(job))) for job in jobs])
     return {"id": facts["id"], "next": facts["ids"][2]}
 
 
 async def _looking(actor: Actor) -> Act:
-    """A claim of other topics looks, too. It gets no job, so what it unblocks is the survivor's."""
+    """A claim of another topic looks at ended parents, too. It gets no job, so the survivor claims what it unblocks."""
     wish = replace(claim_by(ACTOR), lanes=(Lane("other"),))
     return lambda: actor.store.claim(wish)
 
 
 def _joined(history: History, facts: Facts) -> int:
-    """How often the join was started, by whomever."""
+    """Return how often any process unblocked the join."""
     lives = World(history).by_id[facts["next"]]
     return sum(step.move == "unblock" for life in lives for step in life.steps)
 

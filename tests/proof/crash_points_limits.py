@@ -1,4 +1,5 @@
-"""Crash points of limits: a claim and the starts that it counts are one; so are a limit and its entry in the audit."""
+"""Crash points of limits: a claim and the starts that it counts are one transaction. So are a limit and its entry in
+the audit."""
 
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ async def _claiming(actor: Actor) -> Act:
 
 
 def _claims(history: History, facts: Facts) -> int:
-    """How often it was claimed. Each claim of anybody is counted as a start, and nothing else is."""
+    """Return how often the actor claimed the job. Every claim of any worker counts as a start; nothing else does."""
     claims = [step for life in World(history).lives for step in life.steps if step.move == "claim"]
     assert facts["starts"] == len(claims)
     return steps("claim")(history, facts)
@@ -63,7 +64,7 @@ async def _there(stage: Stage) -> Facts:
 
 def _records(action: str, op: str) -> Callable[[History, Facts], int]:
     def count(history: History, facts: Facts) -> int:
-        """How often the limit came or went; each time with an entry in the audit."""
+        """Return how often the limit was put or cleared. Each time there is an entry in the audit."""
         of_puts = {(c.tx, c.op) for c in history.changes if c.table == RECORDS and _row(c)["kind"] == PUT}
         entries = {c.tx for c in history.changes if c.table == AUDIT and _row(c)["action"] == f"limit.{action}"}
         done = {tx for tx, one in of_puts if one == op}

@@ -1,5 +1,5 @@
-"""Crash points of lines: a job comes, a head ends, the next is unblocked, a job goes to the end. Whoever is killed
-meanwhile, the survivor's claims find what was left, and nothing is blocked for ever."""
+"""Crash points of lines: a job comes, a head ends, the next job is unblocked, a job goes to the end. Whichever process
+is killed, the survivor's claims find the jobs that it left, and no job is blocked for ever."""
 
 from collections.abc import Awaitable, Callable
 
@@ -32,7 +32,7 @@ async def _add(stage: Stage, if_live: str = "queue") -> str:
 
 
 async def _head(stage: Stage, *, fails: bool = False) -> Job:
-    """Claimed, and another job stands behind it."""
+    """Return a claimed job that leads its line. Another job stands behind it."""
     head = await _add(stage)
     [job] = (await stage.store.claim(claim_by(ACTOR))).jobs
     assert job.id == head
@@ -122,19 +122,19 @@ async def _waiting_head(stage: Stage) -> Facts:
 
 
 async def _advancing(actor: Actor) -> Act:
-    """A claim of other topics finds the note, too. It gets no job, so what it unblocks is the survivor's."""
+    """A claim of another topic finds the note, too. It gets no job, so the survivor claims what it unblocks."""
     wish = replace(claim_by(ACTOR), lanes=(Lane("other"),))
     return lambda: actor.store.claim(wish)
 
 
 def _next_of_line(history: History, facts: Facts) -> int:
-    """How often the job behind the head was unblocked, by whomever."""
+    """Return how often any process unblocked the job behind the head."""
     lives = World(history).by_id[facts["next"]]
     return sum(step.move == "unblock" for life in lives for step in life.steps)
 
 
 def _took_the_payload(history: History, facts: Facts) -> int:
-    """How often the payload went to the job that waited; or to a new one, if a worker has claimed that meanwhile."""
+    """Return how often the payload went to the waiting job, or to a new job if a worker had claimed the waiting one."""
     lives = [life for one in (facts["id"], facts["new"]) for life in World(history).by_id.get(one, ())]
     return sum(
         step.move in ("enqueue", "debounce") and step.new["payload"] == {"n": 1}
@@ -144,7 +144,7 @@ def _took_the_payload(history: History, facts: Facts) -> int:
 
 
 async def _noted(stage: Stage) -> Facts:
-    """The head has ended, and nobody has seen the note. In SQLite there is nothing left to do."""
+    """The head has ended, and no process has read the note of it. On SQLite there is nothing left to do."""
     job = await _head(stage)
     await stage.store.settle([settlement(job, Completed(output(job)))])
     return {"id": job.id, "next": stage.operations[-1].ids[0]}

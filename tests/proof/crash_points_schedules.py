@@ -1,4 +1,4 @@
-"""Crash points of schedules: what was due has become jobs and records, all of it or nothing, and never twice."""
+"""Crash points of schedules: the due times become jobs and records, all of them or none, and never twice."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ from tests.proof.history import History
 from tests.proof.witness import FIRES, SCHEDULES
 
 HOUR = timedelta(hours=1)
-DUE = 3  # nominal times that have come
+DUE = 3  # nominal times that are due
 
 
 def _entry(action: str) -> list[Entry]:
@@ -25,7 +25,7 @@ def _entry(action: str) -> list[Entry]:
 
 
 def _schedule(schedule_id: str, now: datetime, **fields: Any) -> Schedule:
-    """Three times are due, the last one half an hour ago."""
+    """Return a schedule of which three times are due, the last one half an hour ago."""
     usual: dict[str, Any] = {
         "when": Every(HOUR.total_seconds(), now - HOUR / 2),
         "missed": "all",
@@ -88,7 +88,7 @@ async def _delete(store: Store, schedule_id: str) -> Any:
 
 
 def _all_or_nothing(history: History, facts: Facts) -> int:
-    """How often all due times were decided, with a job each."""
+    """Return how often all due times got a job. Some of them never do without the others."""
     made = sum(one.table == FIRES and one.op == "insert" and one.after["job_id"] is not None for one in history.changes)  # type: ignore[index]
     jobs = [row for row in (*history.jobs.values(), *history.archive.values()) if row["schedule_id"] == facts["id"]]
     assert made == len(jobs)
@@ -97,7 +97,7 @@ def _all_or_nothing(history: History, facts: Facts) -> int:
 
 
 async def _fired(stage: Stage) -> Facts:
-    """Its times were missed, long ago."""
+    """A schedule whose times were recorded as missed long ago."""
     facts = await _there(missed="skip")(stage)
     actor = Actor(stage.url, stage.store, None, facts)  # type: ignore[arg-type]
     await (await _firing(actor))()

@@ -1,4 +1,4 @@
-"""What runs store of their steps, and what operators remove, as cases."""
+"""Cases of steps: runs store their results, and operators remove them."""
 
 import asyncio
 import sqlite3
@@ -34,7 +34,7 @@ async def _run(stage: Stage) -> Facts:
 
 
 def _stored(history: History, facts: Facts) -> int:
-    """How often the result was written."""
+    """Return how often the result of a step was written."""
     return sum(
         change.table == STEPS and bool(change.after and change.after["state"] == "succeeded")
         for change in history.changes
@@ -50,7 +50,7 @@ async def _checkpointing(actor: Actor) -> Act:
 
 
 async def _retrying(actor: Actor) -> Act:
-    """The step's own counter, then the end of the run."""
+    """Store the step's own retry counter, then the end of the run."""
     job = (await actor.store.read([actor.facts["id"]], Job))[actor.facts["id"]]
     one = settlement(job, StepRetry(0.01, "no answer", "a"))
     tried = _mark(actor.facts, "a", "pending", retries=1, error="no answer")
@@ -66,7 +66,7 @@ case("checkpoint", _run, _checkpointing, _stored)
 case("retry a step", failing_run, _retrying, steps("retry_step"))
 
 
-# ── With the writes of the application ──
+# ── A step together with writes of the application ──
 
 
 def _in_transaction(*, completes: bool) -> Callable[[Actor], Awaitable[Act]]:
@@ -88,13 +88,14 @@ def _in_transaction(*, completes: bool) -> Callable[[Actor], Awaitable[Act]]:
 
 
 def _together(history: History, facts: Facts) -> int:
-    """The application's row and the step's result: both, or neither."""
+    """Return how often the step's result was stored, or 99 if it is there without the application's row, or the
+    reverse."""
     stored, rows = _stored(history, facts), len(facts["business"])
     return stored if stored == rows else 99
 
 
 async def _look_first(actor: Actor, act: Act) -> None:
-    """As a run does it that got no answer: it looks whether the result was stored, and only then begins again."""
+    """Repeat the step only if its result was not stored, as a run does that got no answer."""
     if not await reading.steps(actor.store, actor.facts["id"]):
         await act()
 
@@ -115,7 +116,7 @@ case(
 
 
 async def _on_conn(actor: Actor) -> Act:
-    """On a connection of the application's own, as ctx.fence does it."""
+    """Store the result on the application's own connection, as ctx.fence does."""
     home, facts = await actor.store.home(), actor.facts
     insert = f"INSERT INTO business VALUES ('{facts['id']}')"
     guard = Guard(facts["id"], facts["version"], None, ACTOR, checkpoint=_result(facts))
@@ -143,7 +144,7 @@ async def _on_conn(actor: Actor) -> Act:
     async def act() -> None:
         try:
             await (asyncio.to_thread(on_sqlite) if actor.url.startswith("sqlite") else on_postgres())
-        except (OSError, sqlite3.Error, asyncpg.InterfaceError) as error:  # in the driver's own words
+        except (OSError, sqlite3.Error, asyncpg.InterfaceError) as error:  # the driver's own errors
             raise StoreError(str(error)) from error
 
     return act

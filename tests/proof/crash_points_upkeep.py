@@ -1,4 +1,4 @@
-"""What workers, maintenance and operators do beside the runs, as cases."""
+"""Cases of the verbs that workers, maintenance and operators use beside the runs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ from tests.proof.history import Fault, History
 from tests.proof.recorder import now
 from tests.proof.witness import AUDIT, RECORDS, TOPICS, WORKERS
 
-# ── The register ──
+# ── The register of workers ──
 
 
 async def _nothing(stage: Stage) -> Facts:
@@ -72,7 +72,7 @@ async def _dead_letter(stage: Stage) -> Facts:
 
 
 async def _ungrouped(stage: Stage) -> Facts:
-    """A dead letter that SQL alone has made."""
+    """A dead letter that an SQL statement alone has made, so it has no fingerprint."""
     job_id = (await _too_late(stage))["id"]
     await stage.store.move_due(Expire(by="m1"))
     return {"id": job_id}
@@ -100,8 +100,9 @@ def _rescuing(**wishes: Any) -> Callable[[Actor], Awaitable[Act]]:
 
 
 def _until_moved(*sources: Status) -> Callable[[Actor, Act], Awaitable[None]]:
-    """Ask again until the job has left these statuses. The server may not have noticed that the first client is gone:
-    until then its transaction has the row, and others pass over it."""
+    """Return a recovery that repeats the verb until the job has left these statuses. The server may not have noticed
+    that the first client is gone. Until then that client's transaction has the row, and other transactions pass over
+    it."""
 
     async def recover(actor: Actor, act: Act) -> None:
         job_id = actor.facts["id"]
@@ -170,7 +171,7 @@ _WRITES = [Write("token", "a", {"n": 1}, revision=0), Write("token", "b", {"n": 
 
 
 def _written(history: History, facts: Facts) -> int:
-    """Both records and the audit's entry, or nothing of it."""
+    """Return 1 if both records and the audit's entry were written, 0 if none was, and 99 if only some were."""
     inserted = [c.table for c in history.changes if c.op == "insert" and c.table in (RECORDS, AUDIT)]
     whole = sorted(inserted) == sorted([RECORDS, RECORDS, AUDIT])
     return int(whole) if whole or not inserted else 99

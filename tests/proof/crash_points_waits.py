@@ -1,4 +1,4 @@
-"""Signals, waits, and what puts an end to them, as cases."""
+"""Cases of signals, of waits, and of the verbs that end a wait."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -45,7 +45,7 @@ def _sends(order: Order) -> Callable[[Actor], Awaitable[Act]]:
     return simply(lambda store, one: store.move([one], order))
 
 
-# ── What is there before ──
+# ── Preparations ──
 
 
 async def _run(stage: Stage) -> Facts:
@@ -60,14 +60,14 @@ async def _run_with_a_signal(stage: Stage) -> Facts:
 
 
 async def _asked_run(stage: Stage) -> Facts:
-    """It has looked, and is about to wait."""
+    """A run that has looked for a signal, found none, and is about to wait."""
     facts = await _run(stage)
     answer = await stage.store.take_signal(_wait(facts["id"], facts["version"], seconds=60.0))
     return facts | {"seen": answer.seen, "left": answer.left}
 
 
 async def _overtaken_run(stage: Stage) -> Facts:
-    """… and a signal has come since."""
+    """A run that is about to wait, although a signal has come since it looked."""
     facts = await _asked_run(stage)
     await stage.store.move([facts["id"]], Signal(by="ann", sent=_GO))
     return facts
@@ -111,7 +111,7 @@ async def _outside_is_told(stage: Stage) -> Facts:
 
 
 async def _dead_letter(stage: Stage) -> Facts:
-    """It has read a signal."""
+    """A dead letter whose run has read a signal."""
     facts = await _run_with_a_signal(stage)
     await stage.store.take_signal(_wait(facts["id"], facts["version"]))
     job = (await stage.store.read([facts["id"]], Job))[facts["id"]]
@@ -131,7 +131,8 @@ def _asking(**fields: Any) -> Callable[[Actor], Awaitable[Act]]:
 
 
 def _marked(state: str) -> Callable[[History, Facts], int]:
-    """How often the wait came to be so. One that is open may be written again."""
+    """Return a function that counts how often the wait came to this state. An open wait that is written again counts
+    once."""
     return lambda history, _: sum(
         one.table == STEPS
         and bool(one.after and (one.after["name"], one.after["state"]) == ("@signal:go", state))

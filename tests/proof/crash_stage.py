@@ -1,4 +1,4 @@
-"""A small world in which one verb is about to go wrong: its jobs, its witness, and who cleans up afterwards."""
+"""A small world in which one verb is about to go wrong: its jobs, its witness, and the survivor that cleans up."""
 
 import asyncio
 import os
@@ -20,11 +20,11 @@ from tests.proof.history import Execution, Fault, History, Operation
 from tests.proof.recorder import now
 from tests.proof.witness import TABLES, TablesAt, Witness
 
-ACTOR = "actor"  # who does what goes wrong, be it a worker, an operator or a client
+ACTOR = "actor"  # the worker, operator or client that performs the verb
 SURVIVOR = "survivor"
 TOPIC = "mail"
 BUSINESS = "CREATE TABLE business (job_id text NOT NULL)"
-LEASE = 0.05  # seconds; nobody takes anything back before the survivor comes
+LEASE = 0.05  # seconds; only the survivor takes jobs back
 _LANES = (Lane(TOPIC),)
 _LIVE = "SELECT count(*) FROM _jobs WHERE status NOT IN ('failed', 'expired', 'cancelled')"
 _WAITING = "SELECT id FROM _jobs WHERE status = 'waiting'"
@@ -48,7 +48,7 @@ def output(job: Job) -> dict[str, Any]:
 
 
 class Tables(TablesAt):
-    """With one connection for all calls, where making one is dear."""
+    """A way to the tables with one connection for all calls on PostgreSQL, where each new connection is expensive."""
 
     _connection: "asyncpg.Connection[asyncpg.Record] | None" = None
 
@@ -65,7 +65,7 @@ class Tables(TablesAt):
 
 
 class Stage:
-    """One database, used again and again: `clear` between two performances."""
+    """One database for many performances: call `clear` between two of them."""
 
     def __init__(self, url: str, store: Store) -> None:
         self.url = url
@@ -83,7 +83,7 @@ class Stage:
 
     @staticmethod
     async def watch(url: str) -> None:
-        """With a witness, and with the application's own table."""
+        """Install the witness and the application's own table."""
         await Witness(TablesAt(url)).install()
         await TablesAt(url).execute(BUSINESS)
 
@@ -104,7 +104,7 @@ class Stage:
         return made.id
 
     async def claimed(self, worker: str = ACTOR, *, fails: bool = False, **wishes: Any) -> Job:
-        """A job whose handler has run, and what came of it is known to its worker alone."""
+        """Return a claimed job whose handler has run. Its outcome is not settled: only its worker knows it."""
         await self.add(max_retries=3)
         [job] = (await self.store.claim(claim_by(worker, **wishes))).jobs
         self.ran(job, fails=fails)
@@ -125,7 +125,7 @@ class Stage:
         self.executions.append(Execution(str(job.locked_by), job.id, job.version, now(), now(), result, error))
 
     async def until(self, moment: datetime | None) -> None:
-        """Until the database's clock is past it."""
+        """Wait until the database's clock is past the moment."""
         assert moment is not None
         while await self.store.now() <= moment:  # noqa: ASYNC110 - a clock gives no signal
             await asyncio.sleep(0.002)
@@ -133,7 +133,7 @@ class Stage:
     # ── After ──
 
     async def drain(self) -> None:
-        """What a worker that is well would do with what was left behind."""
+        """Do what a healthy worker would do with the jobs that were left behind, until all have ended."""
         store = self.store
         for pause in await store.paused():
             await store.steer_topic(pause.topic, "resume", by=SURVIVOR)
@@ -160,11 +160,11 @@ class Stage:
         return await self._witness.collect(history)
 
     async def completed(self) -> int:
-        """By the product's own counters."""
+        """Return the number of completions by the product's own counters."""
         return (await self.store.stats()).completed
 
     async def starts(self) -> int:
-        """That are counted for rates."""
+        """Return the number of starts that are counted for rates."""
         return int((await self.tables.fetch("SELECT coalesce(sum(n), 0) FROM _jobs_starts"))[0][0])
 
     async def business(self) -> list[str]:

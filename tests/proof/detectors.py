@@ -1,4 +1,4 @@
-"""What must turn red when a defence is switched off: mostly tests that exist, each alone."""
+"""Detectors that must turn red when a defence is switched off. Most of them call one existing test."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -50,7 +50,7 @@ from tests.stores.harness import Harness, PostgresHarness, SqliteHarness, settle
 from tests.stores.paired import paired
 from tests.stores.processes import real_job
 
-ORDERS = "CREATE TABLE orders (n integer PRIMARY KEY)"  # the application's own
+ORDERS = "CREATE TABLE orders (n integer PRIMARY KEY)"  # the application's own table
 _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
@@ -73,8 +73,8 @@ async def status(store: Harness) -> None:
 
 
 async def complete(store: Harness) -> None:
-    """Who has given a job back can't complete it any more, although its version is still the same. By whatever name:
-    the worker's own would not fit either."""
+    """A worker that has given a job back can't complete it any more, although its version is still the same. The settle
+    names no worker, because the worker's name would not fit any more either."""
     old = replace(await store.claimed("A"), locked_by=None)
     await store.store.settle([settlement(old, Released())])
     [verdict] = (await store.store.settle([settlement(old, Completed())])).verdicts
@@ -91,7 +91,7 @@ async def progress(store: Harness) -> None:
 
 
 async def heartbeat_after_the_end(store: Harness) -> None:
-    """Without its own guard, the table's last one speaks up."""
+    """Without the heartbeat's own guard, the last guard refuses the write: the table's constraint."""
     try:
         await test_fencing.test_a_zombie_after_the_end_of_its_job(store, "cancel_timeout")
     except StoreError as error:
@@ -104,7 +104,7 @@ async def fence(store: Harness) -> None:
 
 
 async def _rescued_and_claimed_anew(store: Harness, run: Job) -> None:
-    """By the same worker: its name tells them not apart."""
+    """The same worker claims the job again, so its name does not tell the two runs apart."""
     await test_transactions._rescued(store, run)
     [again] = (await store.claim("w1")).jobs
     assert (again.id, again.version) == (run.id, 2)
@@ -246,7 +246,7 @@ async def keys(store: Harness) -> None:
 
 
 async def swallowed_insert(store: Harness) -> None:
-    """A crash point: the reply to the COMMIT is lost, and the client asks again."""
+    """A crash point: the reply to the COMMIT is lost, and the client repeats the insert."""
     url = _url(store)
     await Stage.watch(url)
     async with opened_stage(url) as stage:
@@ -266,16 +266,17 @@ def _url(store: Harness) -> str:
 
 @asynccontextmanager
 async def _in_the_way(store: Harness, statement: str, waiting: int) -> AsyncIterator[None]:
-    """Somebody's open transaction, which ends when so many wait for it."""
+    """Hold a transaction of another client open until `waiting` connections wait for it."""
     async with connected(_url(store)) as connection, connection.transaction():
         await connection.execute(statement)
         yield
         while await connection.fetchval(_WAITING) < waiting:
-            pass  # each look is a round trip
+            pass  # each query takes a round trip
 
 
 async def write_that_waited(store: Harness) -> None:
-    """A row that changed while we waited for its lock is too new for our snapshot, and still ours to write."""
+    """A row that changed while the settle waited for its lock is too new for the snapshot. The settle must still write
+    it."""
     for outcome, status in ((Completed(), Status.COMPLETED), (Failed("no", final=True), Status.FAILED)):
         await store.insert(real_job())
         [run] = (await store.claim()).jobs
@@ -289,7 +290,8 @@ async def write_that_waited(store: Harness) -> None:
 async def _opposite(
     store: Harness, verb: Callable[[Store, Sequence[Job]], Coroutine[Any, Any, None]], block: str
 ) -> None:
-    """Two batches that meet in the middle, where somebody holds both up until each has what the other wants."""
+    """Send two batches of the same jobs in opposite orders. Another transaction holds both up at the job in the middle.
+    A deadlock follows unless the verb sorts its jobs."""
     [(name,)] = await store.fetch("SELECT current_database()")
     await store.execute(f"ALTER DATABASE {name} SET deadlock_timeout = '50ms'")
     one, two = await store.another(), await store.another()
@@ -303,15 +305,16 @@ async def _opposite(
 
 
 async def insert_on_its_way(store: Harness) -> None:
-    """The connection breaks while an insert is on its way, and the server gets it when its repeat is completed."""
+    """The connection breaks while an insert is on its way. The server gets the insert after its repeat has made a job
+    that has completed."""
     with pytest.MonkeyPatch.context() as patch:
-        # On a busy machine, too, the first insert must come before its time is over: else the server refuses it anyway.
+        # The first insert must come within its time, on a busy machine too. Otherwise the server refuses it anyway.
         patch.setattr(rowlock.stores.postgres.clock, "INSERTS", 5.0)
         await test_postgres_ghosts.made_once(store, test_postgres_ghosts.KINDS["alike"]())
 
 
 async def insert_that_waited(store: Harness) -> None:
-    """An insert gets its key when its repeat may have been there."""
+    """An insert waits for its key, and gets it when its repeat may already have come and gone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rowlock.stores.postgres.clock, "INSERTS", 2.0)
         await test_postgres_ghosts.taken_back(store)
@@ -384,7 +387,7 @@ async def lost_log(store: Harness) -> None:
 
 
 async def replaced_file(store: Harness) -> None:
-    """Where the new file is taken for the old one's, or has become unreadable, that is red too."""
+    """Red, too, if the store takes the new file for the old one, or if the file has become unreadable."""
     try:
         await test_sqlite_lost_file.test_stores_go_on_with_another_file(*_file(store), test_sqlite_lost_file.replaced)
     except StoreError as error:
@@ -401,8 +404,8 @@ async def connection_to_a_deleted_original(store: Harness) -> None:
 
 
 def unmarked_suspects(seeds: Iterable[int]) -> None:
-    """A suspect, or a job without retries left, has its durable start mark before its handler starts: else a crash of
-    it goes uncharged, and a poisonous job is never found out."""
+    """A suspect, or a job without retries left, has its durable start mark before its handler starts. Without the mark,
+    its crash would not be charged, and a job that kills its workers would never end as a dead letter."""
     judged = 0
     for history in (simulate(seed, **KILLS).history for seed in seeds):
         lives = {(life.id, version): life for life in World(history).lives for version in life.claims}

@@ -1,4 +1,4 @@
-"""What must turn red when a defence of flows is switched off: mostly tests that exist, each alone."""
+"""Detectors that must turn red when a defence of flows is switched off. Most of them call one existing test."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -113,11 +113,11 @@ async def requeue_of_children(store: Harness) -> None:
     await test_flows.test_a_requeue_reaches_the_children_that_have_not_completed(store)
 
 
-# ── Two at once, on PostgreSQL ──
+# ── Two processes at once, on PostgreSQL ──
 
 
 class Slow:
-    """A connection that waits after a statement, until it may go on."""
+    """A connection that stops after one statement until `go_on` is set."""
 
     def __init__(self, connection: Any, after: str) -> None:
         self._connection = connection
@@ -136,8 +136,8 @@ class Slow:
 
 
 async def _overtaken(store: Harness, after: str, meanwhile: Callable[[], Awaitable[Any]]) -> None:
-    """A process looks at what has ended. After a statement it is slow: meanwhile something happens, and another process
-    looks, too."""
+    """A process looks at the parents that have ended, and stops after the statement `after`. `meanwhile` happens, and
+    another process looks, too. Then the first process goes on."""
     assert isinstance(store, PostgresHarness)
     sql = Statements('"public"')
     one, other = [await asyncpg.connect(f"{store.url}?search_path=testclock,pg_catalog") for _ in range(2)]
@@ -165,7 +165,7 @@ async def _advance_all(connection: Any, sql: Statements) -> None:
 
 @contextmanager
 def _blind() -> Iterator[None]:
-    """The stores themselves don't look at what has ended."""
+    """Keep the stores themselves from looking at the parents that have ended."""
 
     async def nothing(connection: Any, sql: Statements) -> tuple[set[str], bool]:
         return set(), False
@@ -176,7 +176,7 @@ def _blind() -> Iterator[None]:
 
 
 async def two_ends(store: Harness) -> None:
-    """Two parents end at once. The first process has read the edges of their child, and has not written yet."""
+    """Two parents end at once. The first process has read the edges of their child, but has not written yet."""
     flow = await made(store.store, {"a": node(), "b": node(), "c": node("a", "b")})
     a, b = await flow.runs("a", "b")
     with _blind():
@@ -186,8 +186,8 @@ async def two_ends(store: Harness) -> None:
 
 
 async def end_during_a_requeue(store: Harness) -> None:
-    """A job is requeued beside a parent that is live again. The parent ends as before while that is written, and its
-    end is looked at in between."""
+    """A job is requeued while its requeued parent is live again. While the requeue is being written, the parent ends as
+    before, and another process looks at that end."""
     flow = await made(store.store, {"a": node(), "b": node("a", if_failed="run"), "c": node("b")})
     await flow.run("a", test_flows.FAILS)
     await flow.run("b", test_flows.FAILS)

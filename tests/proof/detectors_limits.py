@@ -1,4 +1,4 @@
-"""What must turn red when a defence of limits is switched off: tests that exist, each alone."""
+"""Detectors that must turn red when a defence of limits is switched off. Each calls one existing test."""
 
 import pytest
 

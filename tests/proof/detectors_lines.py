@@ -1,4 +1,4 @@
-"""What must turn red when a defence of lines, or of keys that count once, is switched off."""
+"""Detectors that must turn red when a defence of lines, or of keys that count once, is switched off."""
 
 import asyncio
 from typing import Any
@@ -62,7 +62,7 @@ async def bound(store: Harness) -> None:
 async def requeued(store: Harness) -> None:
     try:
         await test_debounce.test_requeue_beside_a_newer_job(store)
-    except StoreBusy as error:  # the index holds it, too
+    except StoreBusy as error:  # without the defence, the unique index refuses the write
         raise AssertionError(error) from None
 
 
@@ -89,7 +89,7 @@ async def _judged(store: Harness, witness: Witness) -> None:
 
 
 async def _watched(store: Harness) -> Witness:
-    """Without the index of heads: the checker alone must see it."""
+    """Install the witness and drop the index of heads, so that only the checker can see a second head."""
     await store.execute("DROP INDEX _jobs_head")
     return await Witness(store).install()
 
@@ -103,7 +103,7 @@ async def second_head(store: Harness) -> None:
 
 
 async def advances_at_once(store: Harness) -> None:
-    """Two of them in one line: the first has read what stands there, and has not written yet."""
+    """Two processes advance one line at once. The first has read the line, but has not written yet."""
     assert isinstance(store, PostgresHarness)
     witness = await _watched(store)
     sql = Statements('"public"')
@@ -136,7 +136,7 @@ async def _insert(connection: Any) -> None:
 
 
 class _Slow:
-    """A connection that waits after it has read a line."""
+    """A connection that stops after it has read a line, until `go_on` is set."""
 
     def __init__(self, connection: Any, sql: Statements) -> None:
         self._connection = connection

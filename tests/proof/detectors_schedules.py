@@ -1,4 +1,4 @@
-"""What must turn red when a defence of schedules is switched off."""
+"""Detectors that must turn red when a defence of schedules is switched off."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,7 +25,7 @@ from tests.stores.test_schedules import fires_of, put, schedule
 
 
 async def one_job(store: Harness) -> None:
-    """Without a look the last guard speaks up."""
+    """Without the look at existing fires, the last guard refuses the write with StoreBusy."""
     try:
         await test_schedules.test_fires_against_a_model(store)
     except StoreBusy as error:
@@ -57,7 +57,7 @@ async def unreadable(store: Harness) -> None:
 
 
 def locks(which: str) -> Any:
-    """While it decides, nobody else can have the row."""
+    """Return a detector: while the process decides, no other process can lock the row."""
 
     async def detector(store: Harness) -> None:
         assert isinstance(store, PostgresHarness)
@@ -83,14 +83,14 @@ def locks(which: str) -> Any:
 
 
 async def oracle(store: Harness) -> None:
-    """A few lives that need every defence of the decisions."""
+    """Play a few random worlds that together need every defence of the decisions."""
     async with processes(store, 2) as jobs:
         for seed in (2, 4, 5):
             await ScheduleWorld(store, seed, jobs).play(100)
 
 
 async def joined(store: Harness) -> None:
-    """An operator's pause, and one because the code has gone, before anything is decided."""
+    """The schedule is paused by an operator, and then because its code is gone, before any time is decided."""
     async with processes(store, 1) as [jobs]:
         one = await _declared(store, jobs)
         await jobs.schedules.pause("s")
@@ -105,7 +105,7 @@ async def joined(store: Harness) -> None:
 
 
 async def holds(store: Harness) -> None:
-    """The code has gone before anybody has decided a time."""
+    """The code of a schedule is gone before any process has decided a due time."""
     async with processes(store, 1) as [jobs]:
         one = await _declared(store, jobs)
         await store.advance(3660)
@@ -115,7 +115,7 @@ async def holds(store: Harness) -> None:
 
 
 async def _declared(store: Harness, jobs: Jobs) -> Schedule:
-    """A schedule that code has declared once, each hour."""
+    """Return an hourly schedule that the code has declared."""
     hourly, first = Every(3600.0, store.now), store.now + timedelta(hours=1)
     one = schedule(when=hourly, missed="all", owner=jobs.schedules.owner, upto=store.now, next_run_at=first)
     await put(store.store, one)

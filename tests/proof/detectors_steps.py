@@ -1,4 +1,4 @@
-"""What must turn red when a defence of steps is switched off."""
+"""Detectors that must turn red when a defence of steps is switched off."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ async def version(store: Harness) -> None:
 
 
 async def worker(store: Harness) -> None:
-    """Another worker's run of the same version."""
+    """A checkpoint of another worker's run is refused, although it has the same version."""
     old, _ = await test_same_version.given_twice(store)
     before = await store.rows()
     assert await store.store.checkpoint([mark(old, "a", "succeeded")]) == [Hold.LOST]

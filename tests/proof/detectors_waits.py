@@ -1,4 +1,4 @@
-"""What must turn red when a defence of waits is switched off."""
+"""Detectors that must turn red when a defence of waits is switched off."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -20,7 +20,7 @@ from tests.stores.test_steps import WAITING
 
 
 async def _refused_by_the_database(running: Awaitable[None]) -> None:
-    """Without the product's guard, the table's last one speaks up."""
+    """Turn a refusal by the table's last guard into red. That guard acts only without the product's own guard."""
     try:
         await running
     except StoreError as error:
@@ -39,7 +39,7 @@ async def not_seen(store: Harness) -> None:
 
 
 async def run(store: Harness) -> None:
-    """Version and worker."""
+    """A run that has lost its job reads no signal: its version or its worker is no longer the job's."""
     await waits.test_a_run_that_has_lost_its_job_reads_nothing(store)
 
 
@@ -73,8 +73,8 @@ async def signal_wins(store: Harness) -> None:
 
 
 async def look_that_waited(store: Harness) -> None:
-    """A signal commits while a run waits for the lock of its row. The run's snapshot is older, and has no signal; the
-    row, which it has locked, counts it already."""
+    """A signal commits while a run waits for the lock of its row. The run's snapshot is older and has no signal. The
+    locked row already counts it."""
     assert isinstance(store, PostgresHarness)
     run = await store.claimed()
     blocker = await asyncpg.connect(store.url)
@@ -111,7 +111,7 @@ async def woken(store: Harness) -> None:
 
 
 async def due_now(store: Harness) -> None:
-    """A job that waits for ever would never be claimed: its time is beyond every other."""
+    """A signal makes a job due at once. If the job kept the time of an endless wait, no worker would ever claim it."""
     job = await store.waiting()
     await store.store.move([job.id], Signal(by="ann", sent=SignalSent("go", "1")))
     assert (await store.job(job.id)).run_at == store.now
@@ -168,7 +168,7 @@ async def cancel_before_the_wait(store: Harness) -> None:
 
 
 async def _to_be_undone(store: Harness) -> Job:
-    """cancel_requested, without a lease, and with the version of its last run."""
+    """Return a job that is cancel_requested, without a lease, and with the version of its last run."""
     run = await store.claimed()
     await store.store.checkpoint([mark(run, "a", "succeeded")])
     job = await store.waits(run, undoes=True)
@@ -177,7 +177,7 @@ async def _to_be_undone(store: Harness) -> Job:
 
 
 async def lease_in_settle(store: Harness) -> None:
-    """A late run of any worker can't end a job that nobody holds."""
+    """A late run of any worker can't end a job that no worker holds."""
     job = await _to_be_undone(store)
     for outcome in (Completed(), Failed("x")):
         to = decide(job, outcome, store.now, ran=0.0)
@@ -233,7 +233,7 @@ async def first_start(store: Harness) -> None:
 
 
 async def crashed_job(store: Harness) -> None:
-    """Past its time, after a crash."""
+    """A job that has crashed does not expire, although it is past `expires_at`: it had started in time."""
     fields: dict[str, Any] = {"expires_at": store.now + timedelta(seconds=60)}
     await store.claimed(**fields)
     await store.advance(61.0)

@@ -1,7 +1,7 @@
 """Fail-points at the boundary to the driver: right before a call is sent, and right after its reply has come.
 
-SQLite's calls are its COMMITs: whatever stands before one is undone by whoever opens the file next. PostgreSQL's calls
-are all that a client sends. The product knows nothing of this: the drivers' own classes are exchanged.
+On SQLite only COMMITs count as calls: the next process that opens the file undoes all statements before a COMMIT. On
+PostgreSQL every statement of a client counts. The product knows nothing of this: the drivers' own classes are replaced.
 """
 
 import functools
@@ -17,13 +17,13 @@ import pytest
 
 from rowlock.stores.sqlite import connect
 
-PRODUCT = "rowlock"  # the application_name of its connections; those of onlookers are left alone
+PRODUCT = "rowlock"  # the application_name of the product's connections; calls of other connections don't count
 _CALLS = ("execute", "executemany", "fetch", "fetchrow", "fetchval")
-Spring = Callable[[Any], NoReturn]  # is given the driver's connection
+Spring = Callable[[Any], NoReturn]  # its argument is the driver's connection
 
 
 class Point(NamedTuple):
-    """The nth call to the driver, counted from 1."""
+    """The moment before or after the nth call to the driver, counted from 1."""
 
     nth: int
     after: bool
@@ -33,7 +33,7 @@ class Point(NamedTuple):
 
 
 class Trap:
-    """Counts calls from `set` on, and springs once."""
+    """Counts the calls after `set`, and calls its spring once, at its point."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -42,7 +42,7 @@ class Trap:
         self._is_set = False
 
     def set(self, point: Point | None = None, spring: Spring | None = None) -> None:
-        """Without a point it only counts."""
+        """Start to count. Without a point, the trap only counts."""
         self.calls, self._point, self._spring, self._is_set = 0, point, spring, True
 
     def sending(self, connection: Any) -> None:
@@ -66,7 +66,7 @@ def die(connection: Any) -> NoReturn:
 
 
 def hang_up(connection: Any) -> NoReturn:
-    """Whatever became of the call, nobody hears of it."""
+    """Break the connection, so that the caller never learns what became of the call."""
     if isinstance(connection, sqlite3.Connection):
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode = sqlite3.SQLITE_IOERR
@@ -77,7 +77,7 @@ def hang_up(connection: Any) -> NoReturn:
 
 @contextmanager
 def trapped(trap: Trap) -> Iterator[None]:
-    """All connections of this process that are opened inside go through the trap."""
+    """Send the calls of all connections that this process opens inside the context through the trap."""
     with pytest.MonkeyPatch.context() as patch:
         open_ = connect._connect
 

@@ -1,7 +1,7 @@
 """Random flows on a real store, beside an oracle that knows what must become of every job.
 
-The oracle shares nothing with core/flows.py. It keeps no edges, only how each job stands, and asks of every job again
-and again what follows from that. Time is the test's.
+The oracle shares nothing with core/flows.py. It keeps no edges, only the state of each job. It goes through all jobs,
+and changes what follows from the states, until nothing follows any more. The test sets the clock.
 """
 
 from collections import Counter
@@ -37,9 +37,9 @@ _OUTCOMES = (*("complete",) * 6, *("fail",) * 4, "give_up", "retry", "release")
 
 
 class Known(Struct):
-    """A job, as the oracle sees it. `parents`: by id, with the policy and the condition. `forgiven`: parents that a
-    person does not mind. `stopped`: its parents have cancelled it. `untaken`: … because no condition was true.
-    `last`: how it ended, for those who still ask when it is gone. `blank`: whose result its payload takes."""
+    """A job, as the oracle sees it. `parents`: by id, with the policy and the condition. `forgiven`: parents whose bad
+    end an operator accepts. `stopped`: its parents have cancelled it. `untaken`: they did because no condition was
+    true. `last`: how a removed job had ended. `blank`: the parent whose result goes into its payload."""
 
     id: str
     name: str
@@ -58,7 +58,7 @@ class Known(Struct):
 
     @property
     def end(self) -> str | None:
-        """How it has ended; None: it has not."""
+        """How the job has ended, or None if it has not."""
         return None if self.status in LIVE else self.status if self.status != "gone" else self.last
 
 
@@ -74,7 +74,7 @@ class FlowWorld:
         self._largest = largest
 
     async def play(self, steps: int) -> None:
-        """Do random things, and compare after each. At the end run all that is there: nothing may stay blocked."""
+        """Do random things, and compare after each. At the end run all jobs: none may stay blocked."""
         await self.harness.reset()
         for _ in range(steps):
             verb = self.random.choice(_VERBS)
@@ -82,10 +82,10 @@ class FlowWorld:
             await self._compare(verb)
         await self._drain()
 
-    # ── What follows ──
+    # ── The oracle's conclusions ──
 
     def _follow(self) -> None:
-        """Ask again and again what follows from how all jobs stand."""
+        """Change the jobs' states until nothing follows from them any more."""
         while any([self._follows(one) for one in self.jobs.values()]):  # noqa: C419 - each of them is asked
             pass
 
@@ -127,7 +127,8 @@ class FlowWorld:
         return True
 
     def _comes_back(self, one: Known, ends: dict[str, str | None], bad: bool) -> bool:
-        """What its parents have stopped is blocked again when they are live, and none stops it any more."""
+        """A job that its parents have stopped is blocked again when they are live and none of them stops it any more.
+        Return True if it is."""
         if not one.stopped or bad:
             return False
         if one.untaken and all(
@@ -145,7 +146,7 @@ class FlowWorld:
         return bool(CONDITIONS[condition][1](known.end, known.n))
 
     def _live_again(self, one: Known) -> None:
-        """Nobody has forgiven what is yet to come."""
+        """Forget that an operator accepted the job's end: the job will end anew."""
         for child in self._children(one):
             child.forgiven.discard(one.id)
 
@@ -169,7 +170,7 @@ class FlowWorld:
             ]
             raise AssertionError(f"after {verb} (step {sum(self.count.values())}):\n" + "\n".join(wrong))
 
-    # ── What is done ──
+    # ── Verbs ──
 
     async def _make(self) -> None:
         chance = self.random
@@ -244,7 +245,7 @@ class FlowWorld:
         }
         if known.status == "cancel_requested" and how != "complete":
             how = "give_up"
-        if how == "retry":  # or it would wait for its time
+        if how == "retry":  # a retried job would have to wait for its time
             how = "release"
         outcome, known.status = outcomes[how]
         known.n = n if how == "complete" else None
@@ -288,11 +289,11 @@ class FlowWorld:
             self._live_again(one)
             if not one.parents:
                 one.status = "pending"
-        for one in chosen:  # it waits for those that are live now, not for those that come back by this
+        for one in chosen:  # each job waits for parents that are live now, not for those that come back by this requeue
             self._follows(one)
 
     def _is_held(self, one: Known) -> bool:
-        """After `_follow`, a job that is blocked by no live parent is held."""
+        """Return True if the job is held: after `_follow`, it is blocked and has no live parent."""
         return one.status == "blocked" and all(self.jobs[parent].end is not None for parent in one.parents)
 
     def _is_held_by(self, child: Known, parent: Known) -> bool:
@@ -324,7 +325,7 @@ class FlowWorld:
             one.last, one.status = one.end or "deleted", "gone"
 
     async def _crash(self) -> None:
-        """A worker dies: its jobs run again. Those that were to be cancelled are."""
+        """A worker dies. Its jobs run again; those with a cancel request are cancelled."""
         if not self.runs or self.random.random() < 0.5:
             return
         await self.harness.advance(LEASE + 1)
@@ -340,11 +341,11 @@ class FlowWorld:
         await self.store.promote()
 
     async def _repeat(self) -> None:
-        """A client has not heard the answer, and asks again."""
+        """A client that got no answer enqueues its flow again."""
         if self.flows:
             flow = self.random.choice(self.flows)
             if any(self.jobs[job.id].status == "gone" for job in flow.jobs):
-                return  # it would be made anew
+                return  # the insert would make the removed job again
             try:
                 answers = await self.store.insert_flow(flow, repeat=True)
             except UnknownParent:
@@ -374,7 +375,7 @@ class FlowWorld:
     # ── The end ──
 
     async def _drain(self) -> None:
-        """All that can run completes, a person releases what is held: then nothing is left."""
+        """Complete every job that can run, and release every held job. Then no job is blocked."""
         for _ in range(10_000):
             await self._claim()
             for run in self.runs:
@@ -393,7 +394,7 @@ class FlowWorld:
         await self._joins_fire_once()
 
     async def _joins_fire_once(self) -> None:
-        """As often as the oracle says, which counts every start."""
+        """Each job was unblocked as often as the oracle says, which counts every start."""
         fired = "SELECT job_id, count(*) FROM _jobs_events WHERE event = 'unblocked' GROUP BY job_id"
         found = {str(job_id): count for job_id, count in await self.harness.fetch(fired)}
         for one in self.jobs.values():

@@ -1,4 +1,4 @@
-"""Random lives in which some jobs wait for others. See random_lives.py."""
+"""Random lives in which some jobs wait for other jobs. See random_lives.py."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class FlowingLives(PlainLives):
     verbs = (*(verb for verb in PlainLives.verbs if verb not in ("reuse", "update", "pause", "resume")), *_FLOWS)
 
     def _outcome(self, job: Job) -> Outcome:
-        """Ends, mostly: what waits is to see them."""
+        """Return an outcome that ends the job, mostly: the jobs that wait for it must see its end."""
         if self.random.random() < 0.3:
             return super()._outcome(job)
         ends: list[Outcome] = [
@@ -54,7 +54,8 @@ class FlowingLives(PlainLives):
         await self._insert(only_named(make(nodes, flow_id=self._new_id(15)), named))
 
     def _new_id(self, n: int) -> str:
-        """Far from now, as those of all lives: no partition of the archive is made for it."""
+        """Return an id whose time is far from now, as in all random lives. So no partition of the archive is made for
+        it."""
         return f"{self.random.randrange(16):x}193fb1e-0000-7000-8002-{len(self.history.operations) * 16 + n:012x}"
 
     def _made(self) -> list[str]:

@@ -1,6 +1,7 @@
 """What happened in one run of a suite: what the database saw, what clients were told, what handlers did.
 
-The checker reads nothing else. Whoever can fill a `History`, a fleet of real processes or a simulation, can be checked.
+The checker reads nothing else. So it can check every suite that fills a `History`: a fleet of real processes, or a
+simulation.
 """
 
 from typing import Any
@@ -9,7 +10,7 @@ from msgspec import Struct, field
 
 
 class RowChange(Struct, frozen=True):
-    """One row changed, seen by the witness's own triggers."""
+    """One change of one row, seen by the witness's own triggers."""
 
     seq: int
     """Order in the witness's log; per job it is the true order (row locks, or one writer)."""
@@ -29,7 +30,7 @@ class RowChange(Struct, frozen=True):
 
 
 class Operation(Struct, frozen=True):
-    """What a client (producer or operator) asked for, and what it was told."""
+    """What a client (a producer or an operator) asked for, and what it was told."""
 
     client: str
     n: int
@@ -64,7 +65,7 @@ class Execution(Struct, frozen=True):
 
 
 class StepRun(Struct, frozen=True):
-    """A handler's own record: the function of a step began."""
+    """A handler's own record that the function of a step began."""
 
     job_id: str
     version: int
@@ -83,7 +84,7 @@ class Fault(Struct, frozen=True):
 
 
 class History(Struct):
-    """Everything a checker may know."""
+    """Everything that the checker may know."""
 
     store: str
     settings: dict[str, float] = field(default_factory=dict)
@@ -110,7 +111,7 @@ class History(Struct):
 
 
 class Violation(Struct, frozen=True):
-    """One invariant, broken."""
+    """One broken invariant."""
 
     invariant: str
     job_id: str | None

@@ -1,7 +1,7 @@
-"""An application with handlers of all kinds and endings, every run of which is on record.
+"""An application with handlers of all kinds and endings. It records every run of them.
 
-It runs in the test's own process, and by `rowlock worker` in others, where ROWLOCK_PROOF_RECORD names the folder of the
-record.
+It runs in the test's own process, and in the processes of `rowlock worker`. There ROWLOCK_PROOF_RECORD names the folder
+of the record.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from rowlock.errors import Cancelled, Final, Snooze
 from tests.proof.history import History, Violation
 from tests.proof.recorder import Recorder
 
-WAIT = 20.0  # seconds; producers signal every job that waits, much sooner
-SIGNALLED = frozenset({"waiting", "threaded_waiting"})  # jobs of these topics want a signal
+WAIT = 20.0  # seconds; producers signal every waiting job much sooner
+SIGNALLED = frozenset({"waiting", "threaded_waiting"})  # jobs of these topics wait for a signal
 
 new_ids = IdMaker(time.time_ns, os.urandom)
 
 BUSINESS = (
     "CREATE TABLE business (job_id text NOT NULL, version integer NOT NULL)",
-    "CREATE TABLE paid (job_id text NOT NULL)",  # a row per job that has taken the step `pay`, however often it ran
+    "CREATE TABLE paid (job_id text NOT NULL)",  # one row per job that has taken the step `pay`, however often it ran
 )
 
 
@@ -38,11 +38,11 @@ def app(record: Recorder, url: str | None = None) -> Jobs:
     soon = Delays((0.05, 0.1))
     for name in ("quick", "nap", "snoozing", "giving_up", "parent"):
         jobs.register(name, getattr(handlers, name), retry=soon)
-    # Its statement is the application's own: on a connection that has gone silent, only its timeout ends it.
+    # The handler runs the application's own statement. On a connection that has gone silent, only the timeout ends it.
     jobs.register("owning", handlers.owning, retry=soon, timeout=30.0)
     for name in ("threaded", "watchful"):
         jobs.register(name, getattr(handlers, name), retry=soon)
-    # Its step `pay` is the application's own, as that of `owning`.
+    # The step `pay` runs the application's own statement, as `owning` does.
     jobs.register("stepping", handlers.stepping, retry=soon, timeout=30.0)
     jobs.register("threaded_steps", handlers.threaded_steps, retry=soon)
     jobs.register("napping", handlers.napping, retry=soon)
@@ -56,7 +56,7 @@ def app(record: Recorder, url: str | None = None) -> Jobs:
 
 
 class Handlers:
-    """What they do to their job, their names say."""
+    """Handlers whose names say how they end their job."""
 
     def __init__(self, record: Recorder) -> None:
         self._record = record
@@ -94,13 +94,13 @@ class Handlers:
         await asyncio.sleep(60)
 
     def watchful(self, ctx: Context) -> None:
-        """Until somebody cancels it."""
+        """Run until an operator cancels the job."""
         for _ in range(6000):
             ctx.check()
             time.sleep(0.01)
 
     async def owning(self, job: Job, ctx: Context) -> str:
-        """Completes its job together with a row of its own."""
+        """Complete the job together with a row of the application."""
         result = output(job)
         with self._record.operation("complete", [job.id], version=job.version, result=result):
             async with ctx.transaction() as conn:
@@ -111,7 +111,8 @@ class Handlers:
         return "is ignored"
 
     async def stepping(self, job: Job, ctx: Context) -> dict[str, Any]:
-        """Takes steps: a plain one, one that fails at first and has retries of its own, one that pays exactly once."""
+        """Take three steps: a plain one, one that fails at first and has its own retries, one that pays exactly
+        once."""
         begins = self._record.step_begins
 
         @step
@@ -159,7 +160,7 @@ class Handlers:
         return output(job)
 
     async def waiting(self, job: Job, ctx: Context) -> dict[str, Any]:
-        """Takes a step, waits for a signal, and sleeps; undoes the step if it is cancelled while it waits."""
+        """Take a step, wait for a signal, and sleep. Undo the step if the job is cancelled while it waits."""
 
         @step
         async def reserve(ctx: Context) -> int:
@@ -195,9 +196,10 @@ class Handlers:
 
 
 def wrongly_paid(history: History, paid: Sequence[str]) -> Iterator[Violation]:
-    """A step that writes in its own transaction is stored with its row, once: neither without the other."""
+    """A step that writes in its own transaction is stored once, together with its row. Neither is there without the
+    other."""
     stored = {row["job_id"] for row in history.steps if row["name"] == "pay" and row["state"] == "succeeded"}
-    there = history.jobs.keys() | history.archive.keys()  # a deleted job has no steps, and leaves its row behind
+    there = history.jobs.keys() | history.archive.keys()  # a deleted job has no steps, but its row in `paid` stays
     for job_id, count in Counter(paid).items():
         if count > 1:
             yield Violation("S21", job_id, f"has paid {count} times")
@@ -208,7 +210,8 @@ def wrongly_paid(history: History, paid: Sequence[str]) -> Iterator[Violation]:
 
 
 def wrongly_answered(history: History) -> Iterator[Violation]:
-    """A job whose signal was acknowledged has got it, unless its wait had timed out before; and it has nothing else."""
+    """A job gets its acknowledged signal, unless its wait had timed out before the signal came. It gets no other
+    data."""
     waits = {row["job_id"]: row for row in history.steps if (row["name"], row["n"]) == ("@signal:go", 1)}
     signals: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(history.signals, key=lambda row: int(row["seq"])):
@@ -225,7 +228,7 @@ def wrongly_answered(history: History) -> Iterator[Violation]:
 
 
 def output(job: Job) -> dict[str, Any]:
-    """What a run returns: nobody else can have made it."""
+    """Return a result that only this run can have made."""
     return {"job": job.id, "run": job.version}
 
 

@@ -27,7 +27,7 @@ class LimitedLives(PlainLives):
         await super().play_on(witness, steps)
 
     async def _enqueue_some(self) -> None:
-        """Jobs of three tenants: each has a share where a limit is by its field."""
+        """Enqueue jobs of three tenants. In a topic with a limit by tenant, each job has the share of its tenant."""
         number, topic = len(self.history.operations), self.random.choice(list(LIMITS))
         ids = [f"{number % 16:x}193fb1e-0000-7000-8003-{number * 4 + n:012x}" for n in range(3)]
         jobs = [new_job(one, topic, {}, scope_id=self.random.choice("abc"), max_retries=2) for one in ids]
@@ -38,5 +38,5 @@ class LimitedLives(PlainLives):
             self._note("enqueue", [job.id], answer={"id": answer.id, "existing": answer.existing}, detail=detail)
 
     async def _pass_time(self) -> None:
-        """Less than the windows of the rates."""
+        """Advance the clock, but never by more than a rate's window."""
         await self.harness.advance(self.random.choice([0.1, 1.0, 3.0, 10.0]))

@@ -1,4 +1,4 @@
-"""From row changes to lives: what each job went through, move by move, by what its columns say."""
+"""Turn row changes into lives: what each job went through, move by move, read from its columns."""
 
 from collections import Counter, defaultdict
 from functools import cached_property
@@ -15,8 +15,8 @@ LIVE = frozenset({"pending", "blocked", "processing", "waiting", "cancel_request
 HELD = frozenset({"processing", "cancel_requested"})  # by a worker, if there is a lease: see is_held
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 DEATHS = frozenset({"kill", "exit", "crash"})  # kinds of faults after which a process is gone
-REPLACED = "replaced by "  # so begins the reason of a job that a newer one has replaced
-BEGUN = "the job that has started it was cancelled"  # the reason of a job that its starter takes along
+REPLACED = "replaced by "  # the reason of a job that a newer one has replaced begins with this
+BEGUN = "the job that has started it was cancelled"  # the reason of a job that is cancelled together with its starter
 _HISTORY = frozenset({"history", "history_dropped"})
 _LINES = frozenset({"log", "log_dropped"})
 _MOVE_OF_EVENT = {
@@ -44,13 +44,14 @@ _MOVE_OF_EVENT = {
 
 
 def is_held(row: Row) -> bool:
-    """Does a worker have it? A waiting job that is cancelled has no lease before it is claimed once more."""
+    """Return True if a worker holds the job. A waiting job that is cancelled has no lease until a worker claims it
+    again."""
     return row.get("status") in HELD and row["locked_until"] is not None
 
 
 class Step(Struct):
-    """One move of one job. `before` is None for an enqueue, `after` for what removes it. A completed job's `after` is
-    the archive's row, with its status written in."""
+    """One move of one job. `before` is None for an enqueue, `after` is None for a removal. The `after` of a completion
+    is the archive's row, with the status added."""
 
     move: str | None
     """A name of MOVES; None: no move looks like this."""
@@ -71,13 +72,13 @@ class Step(Struct):
 
     @property
     def old(self) -> Row:
-        """The row before. An enqueue has none."""
+        """The row before the move. An enqueue has none."""
         assert self.before is not None
         return self.before
 
     @property
     def new(self) -> Row:
-        """The row after. What removes a job leaves none."""
+        """The row after the move. A removal leaves none."""
         assert self.after is not None
         return self.after
 
@@ -87,7 +88,7 @@ class Step(Struct):
         return int(row["version"]) if row else 0
 
     def said(self, name: str) -> Any:
-        """From the entry it appended."""
+        """Return this field of the history entry that the move appended."""
         return self.entries[0].get(name) if self.entries else None
 
     def __str__(self) -> str:
@@ -97,7 +98,7 @@ class Step(Struct):
 
 
 class Life(Struct, dict=True):
-    """From an insert to a removal, or to the end of the record."""
+    """One job, from its insert to its removal or to the end of the record."""
 
     id: str
     steps: list[Step]
@@ -127,7 +128,7 @@ class Life(Struct, dict=True):
 
 
 class World:
-    """A history, indexed for those who check it."""
+    """A history, indexed for the checker."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -135,7 +136,7 @@ class World:
         self.by_id: dict[str, list[Life]] = defaultdict(list)
         for life in self.lives:
             self.by_id[life.id].append(life)
-        self.unborn: list[Execution] = []  # runs of jobs that never were
+        self.unborn: list[Execution] = []  # runs of jobs that never existed
         for execution in history.executions:
             mine = self._life_of(execution)
             if mine is None:
@@ -174,16 +175,16 @@ class World:
 
     @property
     def apart(self) -> int:
-        """How far two clocks may be apart once they are compared, in microseconds."""
+        """How far two clocks may be apart after they were compared, in microseconds."""
         return self.slack + (5_000 if self.history.settings.get("monotonic_offset") else 0)
 
     @property
     def records_runs(self) -> bool:
-        """Did handlers keep a record at all?"""
+        """True if the handlers of this suite have recorded their runs."""
         return bool(self.history.executions)
 
     def by_database(self, monotonic: int) -> int | None:
-        """A time by the database's clock; None where the suite didn't say how the two compare."""
+        """Return the time by the database's clock, or None if the suite didn't say how the two clocks compare."""
         offset = self.history.settings.get("monotonic_offset")
         return None if offset is None else monotonic + int(offset)
 
@@ -192,7 +193,7 @@ class World:
 
 
 def is_target(target: str, worker: str | None) -> bool:
-    """A fault names a worker, or the pid that stands in its name (host-pid-random)."""
+    """Return True if the fault hit this worker. A fault names the worker, or the pid in its name (host-pid-random)."""
     return worker is not None and (target == worker or f"-{target}-" in worker)
 
 
@@ -202,8 +203,8 @@ def changed(before: Row, after: Row) -> set[str]:
 
 def _lives(changes: list[RowChange]) -> list[Life]:
     mine: dict[str, list[RowChange]] = defaultdict(list)
-    deleted: dict[str, set[int]] = defaultdict(set)  # by job: transactions whose audit says so
-    marked: dict[str, set[int]] = defaultdict(set)  # by job: transactions that stored something of a step
+    deleted: dict[str, set[int]] = defaultdict(set)  # by job: transactions whose audit has a delete
+    marked: dict[str, set[int]] = defaultdict(set)  # by job: transactions that wrote a step
     woken: dict[str, set[int]] = defaultdict(set)  # by job: transactions in which an operator ended its wait
     for change in changes:
         row = change.after or change.before
@@ -221,7 +222,7 @@ def _lives(changes: list[RowChange]) -> list[Life]:
     for job_id, own in mine.items():
         life = Life(job_id, [])
         for step in _steps(own, deleted.get(job_id, set())):
-            reports = step.move in ("progress", "heartbeat")  # by what its columns say
+            reports = step.move in ("progress", "heartbeat")  # judged by its columns alone, which a checkpoint shares
             if reports and (step.tx in marked[job_id] or "step" in _different(step)):
                 step.move = "checkpoint"
             if step.move == "resume" and step.tx in woken[job_id]:
@@ -267,7 +268,8 @@ def _steps(changes: list[RowChange], deleted_in: set[int]) -> list[Step]:
 
 
 def _are_nothing(one: RowChange, other: RowChange) -> bool:
-    """Made and undone in one transaction, so nobody has seen it: PostgreSQL's answer to an id that is archived."""
+    """Return True if one transaction inserted and deleted the row, so no other has seen it. PostgreSQL does this for an
+    id that is archived."""
     return one.tx == other.tx and (one.table, one.op, other.table, other.op) == (JOBS, "insert", JOBS, "delete")
 
 
@@ -284,7 +286,8 @@ def _completion(one: RowChange, other: RowChange) -> Step:
 
 
 def _is_afterthought(last: Step, change: RowChange) -> bool:
-    """SQLite's second statement of a move, in the same transaction: the history alone, or the lines of a report."""
+    """Return True if this is SQLite's second statement of a move, in the same transaction. It writes only the history,
+    or the log lines of a progress report."""
     if change.table != JOBS or change.op != "update" or last.tx != change.tx or last.entries or last.before is None:
         return False
     assert change.before is not None
@@ -294,7 +297,8 @@ def _is_afterthought(last: Step, change: RowChange) -> bool:
 
 
 def _are_last_lines(last: Step, change: RowChange) -> bool:
-    """Lines that a handler logged before it completed its job in its own transaction. They move it nowhere."""
+    """Return True if the change only adds lines that a handler logged before it completed its job in its own
+    transaction. That is no move."""
     before, after = change.before, change.after
     if change.table != ARCHIVE or before is None or after is None or last.move != "complete":
         return False
@@ -302,7 +306,7 @@ def _are_last_lines(last: Step, change: RowChange) -> bool:
 
 
 def _is_shared(change: RowChange) -> bool:
-    """Does an idle job get another share, after its topic got a limit by another field?"""
+    """Return True if an idle job got another share because its topic got a limit by another field."""
     before, after = change.before, change.after
     if change.table != JOBS or before is None or after is None:
         return False
@@ -310,7 +314,7 @@ def _is_shared(change: RowChange) -> bool:
 
 
 def _is_grouped(change: RowChange) -> bool:
-    """A dead letter was given its fingerprint, which moves it nowhere."""
+    """Return True if a dead letter was given its fingerprint. That is no move."""
     before, after = change.before, change.after
     if change.table != JOBS or before is None or after is None or changed(before, after) != {"fingerprint"}:
         return False
@@ -318,7 +322,7 @@ def _is_grouped(change: RowChange) -> bool:
 
 
 def is_watched(change: RowChange) -> bool:
-    """From now on its end is noted: it waits in no line, other jobs wait for it."""
+    """Return True if other jobs began to wait for this job, which stands in no line. From now on its end is noted."""
     before, after = change.before, change.after
     if change.table != JOBS or before is None or after is None or before["line"] is not None:
         return False
@@ -326,7 +330,8 @@ def is_watched(change: RowChange) -> bool:
 
 
 def _date(steps: list[Step], change: RowChange) -> None:
-    """The transaction that has made the job says at its end by which schedule, and for which time."""
+    """Add the schedule and its nominal time to the job's steps. The transaction that enqueues the job writes them
+    last."""
     assert change.after is not None
     dated = {name: change.after[name] for name in ("schedule_id", "fire_at")}
     for step in steps:

@@ -1,9 +1,9 @@
-"""The protocol in small: what a database does with a row, as a pure function of the row, and what must hold of it.
+"""The small model of the protocol: what a database does with a row, as a pure function of the row, and its invariants.
 
-Guards are those of MOVES, outcomes are decided by `decide`, refusals are judged by `judge`: there is no second state
-machine here, only a second reader of the same tables. A row is a tuple of small numbers; time is a flag ("its lease has
-run out") that may go up at any moment. Every change passes `_changed`, which raises Broken when an invariant doesn't
-hold. A sabotage takes one guard away, so that tests can show that it would be missed.
+The guards are those of MOVES, `decide` decides the outcomes, and `judge` judges the refusals. So this is no second
+state machine, only a second reader of the same tables. A row is a tuple of small numbers. Time is a flag ("its lease
+has run out") that may go up at any moment. Every change passes `_changed`, which raises Broken when an invariant
+doesn't hold. A sabotage takes one guard away, so that tests can show that the guard is needed.
 """
 
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ NOBODY = -1
 OPEN = ""  # a run that has not ended
 GONE = "gone"  # in place of a status: the job was deleted
 TAKEN_AWAY = frozenset({"rescued", "cancel_timed_out"})  # how a run ends without its worker
-SETTLES = {  # which move a worker's settlement makes, by its event
+SETTLES = {  # by event: the move that a worker's settlement makes
     event: name for name, move in MOVES.items() if move.by == "worker" and move.fenced for event in move.events
 }
 OUTCOMES: dict[str, Outcome] = {
@@ -48,7 +48,7 @@ _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Sabotage(StrEnum):
-    """What can be taken away."""
+    """The guards that can be taken away."""
 
     SETTLE_ANY_VERSION = "settle does not look at the version"
     SETTLE_ANY_STATUS = "settle does not look at the status"
@@ -80,27 +80,27 @@ class Row(NamedTuple):
     version: int = 0
     retries: int = 0
     suspect: bool = False  # crashes > 0
-    started: int = 0  # the run that its start mark came from; 0: it has none
+    started: int = 0  # the run that wrote the start mark; 0: there is no mark
     expired: bool = False  # its lease has run out
     holder: int = NOBODY
     ends: tuple[str, ...] = ()  # the event by which each of its runs has ended
-    # From here on only the invariants look.
+    # Only the invariants read the fields from here on.
     began: int = 0  # bits: the runs whose handlers have begun
     running: int = 0  # bits: those of them that have not ended
     charged: int = 0  # runs that cost a retry, since the last requeue
     spared: int = 0  # runs that were rescued while their handlers ran, and not charged, since the last requeue
-    reporter: int = 0  # the run whose progress it shows
+    reporter: int = 0  # the run whose progress the row shows
 
 
 class To(NamedTuple):
-    """A Transition, as far as it matters here."""
+    """The parts of a Transition that matter here."""
 
     event: str
     status: str
     retries: int | None
 
 
-RELEASED = To("released", "pending", None)  # what the worker writes by itself, without an outcome
+RELEASED = To("released", "pending", None)  # the worker writes it by itself, without an outcome of the handler
 
 
 class Said(NamedTuple):
@@ -111,15 +111,15 @@ class Said(NamedTuple):
 
 
 class Database:
-    """One job's row before → after. `retries` is the job's max_retries. `ignoring`: an invariant that is not looked at,
-    to see what would come of it."""
+    """Return one job's row after each verb. `retries` is the job's max_retries. `ignoring`: an invariant that is not
+    checked, so that the model shows what its violation leads to."""
 
     def __init__(self, retries: int, sabotage: Sabotage | None = None, ignoring: str = "") -> None:
         self._retries = retries
         self._sabotage = sabotage
         self._ignoring = ignoring
         self._blank: dict[str, Any] = dict.fromkeys(Job.__struct_fields__) | {"id": "job", "max_retries": retries}
-        # Few rows meet many neighbours: everything that looks at one row alone is worked out once.
+        # The same row occurs in many states, so everything that depends on one row alone is computed once.
         self.decide = cache(self._decide)
         self.settle = cache(self._settle)
         self.heartbeat = cache(self._heartbeat)
@@ -139,7 +139,7 @@ class Database:
         return To(to.event, to.status.value, to.retries)
 
     def needs_mark(self, retries: int, suspect: bool) -> bool:
-        """As Run.needs_mark says it."""
+        """Return the same as Run.needs_mark."""
         return self._sabotage is not Sabotage.NO_START_MARK and (suspect or retries >= self._retries)
 
     def _claim(self, row: Row, worker: int, start: bool) -> Row:
@@ -178,7 +178,7 @@ class Database:
             return Said(judge(version, to.event, None).answer)
         if self._sabotage is Sabotage.JUDGE_BY_STATUS and row.status == to.status:
             return Said(Answer.ALREADY)
-        history = [  # as the row has it: without completions
+        history = [  # like the row's own history: without completions
             {"event": event, "version": run, "claimed_at": 0}
             for run, event in enumerate(row.ends, 1)
             if event not in (OPEN, "completed")
@@ -202,7 +202,8 @@ class Database:
     # ── Maintenance ──
 
     def _rescue(self, row: Row, named: bool = False) -> Row:
-        """What a rescue by Store.move_due says. `named`: by the name of a dead worker, whatever its lease says."""
+        """Return the row after a rescue, as Store.move_due writes it. `named`: the rescue names the dead worker, so it
+        does not look at the lease."""
         if row.status == "cancel_requested" and self._sabotage is not Sabotage.RESCUE_FORGETS_CANCEL:
             goal, charge = "cancelled", False
         elif not self._counts_as_started(row):
@@ -213,7 +214,8 @@ class Database:
             goal, charge = "pending", True
         if not (row.expired or named):
             self._broken("S10", f"run {row.version} was rescued although its lease had not run out")
-        # Started by its mark, which comes before the handler: who dies in between is charged for what never ran.
+        # A run counts as started by its mark, which is written before the handler begins. A worker that dies in between
+        # is charged for a handler that never ran.
         if (charge or goal == "expired") and row.started != row.version:
             self._broken("S9", f"run {row.version} was charged, but it had no start mark of its own")
         spared = goal == "pending" and not charge and row.running >> row.version & 1
@@ -245,7 +247,7 @@ class Database:
     # ── Operators ──
 
     def _operate(self, row: Row, verb: str) -> Row | None:
-        """None: refused."""
+        """Return the row after an operator's verb, or None if the verb is refused."""
         if row.status not in sources(verb):
             return None
         if verb == "cancel":
@@ -262,7 +264,8 @@ class Database:
     # ── Guards and invariants ──
 
     def _may(self, move: str, row: Row, worker: int, version: int, *without: Sabotage) -> bool:
-        """MOVES, as a guard. Nobody's job is left to the status, or a mistake in MOVES would hide behind the worker."""
+        """Return True if MOVES allow the move. The status alone guards a row without a holder. If the worker guarded it
+        as well, that guard would hide a mistake in MOVES."""
         any_version = self._sabotage in without and "version" in str(self._sabotage)
         any_status = self._sabotage in without and not any_version
         unfenced = not MOVES[move].fenced or any_version
@@ -278,7 +281,8 @@ class Database:
         return row._replace(ends=ends, holder=NOBODY, expired=False, started=0)
 
     def _changed(self, move: str, before: Row, after: Row, writer: int | None = None) -> Row:
-        """The only door to a row. `writer`: the run that makes the change, if a worker does."""
+        """Check the invariants of a change, and return the new row. All changes pass through here. `writer`: the run
+        that makes the change, if a worker makes it."""
         if after.version != before.version + (move == "claim"):
             self._broken("S4", f"{move} turned version {before.version} into {after.version}")
         if before.status in ENDED and after != before and move not in ("requeue", "delete"):
@@ -302,7 +306,7 @@ class Database:
             self._broken("S9", "a second crash was not charged")
         if after.reporter not in (0, after.version):
             self._broken("S6", f"run {after.reporter} reported as run {after.version}")
-        # What can't matter any more is forgotten, so that states fall together.
+        # Forget what can't matter any more, so that more states are equal.
         return Row(GONE, ends=after.ends, began=after.began) if after.status == GONE else after
 
 

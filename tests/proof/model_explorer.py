@@ -1,4 +1,4 @@
-"""Look at every state that a System can come to, shortest courses first."""
+"""Explore every state that a System can reach, shortest courses first."""
 
 import gc
 import time
@@ -36,8 +36,8 @@ class Report(Struct, frozen=True):
 
 
 class Explorer:
-    """`reduce`: take states for one that are the same but for names (see Sameness). Quicker, but a course then calls
-    workers and runs by numbers that may change on the way. `states`: what was seen."""
+    """`reduce`: treat states that differ only in names as one (see Sameness). That is quicker, but the numbers of
+    workers and runs may then change in the middle of a course. `states`: all states that were reached."""
 
     def __init__(self, system: System, *, reduce: bool = True, most: int = 50_000_000) -> None:
         self._system = system
@@ -51,7 +51,7 @@ class Explorer:
         begun = time.perf_counter()
         self._fair_from, self._fair_to = array("l"), array("l")
         self._transitions = 0
-        gc.disable()  # millions of tuples without a cycle: looking for one would take most of the time
+        gc.disable()  # there are millions of tuples and no cycles; looking for cycles would take most of the time
         try:
             finding = self._search() or self._dead_end()
         finally:
@@ -89,8 +89,8 @@ class Explorer:
         self._labels.append(label)
 
     def _dead_end(self) -> Finding | None:
-        """Can everything come to rest from every state, if from then on nothing goes wrong? On a finite graph that is
-        liveness: whoever is fair to every step gets there."""
+        """Return a Finding if there is a state from which not everything can come to rest, even if nothing goes wrong
+        any more. On a finite graph this checks liveness: a course that is fair to every step reaches rest."""
         ends = bytearray(self._system.at_rest(state) for state in self.states)
         grew = True
         while grew:

@@ -1,6 +1,6 @@
-"""Which states are one and the same? Those in which workers have changed places, or that differ in a past of which
-nobody knows any more. Versions are names: only equality and order count. A run that no worker has in its hands and no
-message names can't come back, because versions only grow (a sabotage of that is explored without this)."""
+"""Treat equivalent states as one: states in which workers have changed places, or that differ only in runs that no
+process knows any more. Versions are names: only their equality and their order count. A run that no worker holds and no
+message names can't come back, because versions only grow. (A sabotage of that is explored without this.)"""
 
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 from tests.proof.model import OPEN, Row
 from tests.proof.model_state import Reply, Request, State, Worker
 
-Named = TypeVar("Named", bound=tuple[Any, ...])  # begins with job, version
+Named = TypeVar("Named", bound=tuple[Any, ...])  # the first two items are job and version
 
 
 class Sameness:
@@ -34,7 +34,7 @@ class Sameness:
 
 
 def _without_futile(state: State) -> State:
-    """Late requests that can change nothing any more."""
+    """Return the state without the late requests that can't change anything any more."""
     for at, (_, request) in enumerate(state.late):
         if not request.claim and all(state.jobs[job].ends[version - 1] != OPEN for job, version, _ in request.wishes):
             return _without_futile(state._replace(late=state.late[:at] + state.late[at + 1 :]))
@@ -59,7 +59,7 @@ def _without_the_past(state: State) -> State:
 
 
 def _known(state: State) -> set[tuple[int, int]]:
-    """The runs that someone may still speak of: (job, version)."""
+    """Return the runs that a worker, a message or a supervisor may still name, as (job, version)."""
     known = {(job, row.version) for job, row in enumerate(state.jobs) if row.version}
     for worker in state.workers:
         known |= _known_to(worker)

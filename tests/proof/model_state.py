@@ -1,4 +1,4 @@
-"""The protocol in small: what a state of the world is made of. Plain tuples, because there are many."""
+"""The small model of the protocol: the parts of a state of the world. They are plain tuples, because there are many."""
 
 from functools import cache
 from typing import NamedTuple
@@ -7,13 +7,13 @@ from msgspec import Struct
 
 from tests.proof.model import Row, Said, To
 
-DEAD = -2  # a holder that nobody knows by name any more
-NAMED_DEAD = 100  # … and from here on those that a supervisor knows
-NEW, AHEAD, RUNNING, DONE, SENT = range(5)  # a run: awaits its start mark, may start, runs, is to be settled, is being
+DEAD = -2  # the holder is a dead worker whose name no process knows any more
+NAMED_DEAD = 100  # numbers from here on are dead workers whose names a supervisor knows
+NEW, AHEAD, RUNNING, DONE, SENT = range(5)  # a run awaits its mark, may start, runs, is to be settled, is being settled
 
 
 class Run(NamedTuple):
-    """One job in a worker's hands. `status` is what the worker believes."""
+    """One job that a worker holds. `status` is the status that the worker knows of."""
 
     job: int
     version: int
@@ -26,9 +26,10 @@ class Run(NamedTuple):
 
 
 class Request(NamedTuple):
-    """`wishes`: (job, version, to) to settle; to mark, if `to` is None. `claim`: (start, limit), or ()."""
+    """`wishes`: a (job, version, to) for each run to settle, or to mark as started if `to` is None. `claim`: (start,
+    limit), or ()."""
 
-    kind: str  # "round", "look" for lost claims, "give back" those, "mark" the start
+    kind: str  # "round", "look" for lost claims, "give back" lost claims, "mark" the start
     wishes: tuple[tuple[int, int, To | None], ...] = ()
     claim: tuple[int, ...] = ()
 
@@ -55,7 +56,7 @@ class Reply(NamedTuple):
 
 class Worker(NamedTuple):
     runs: tuple[Run, ...] = ()
-    rounds: tuple[tuple[Request, Reply | None], ...] = ()  # under way; with a reply: carried out
+    rounds: tuple[tuple[Request, Reply | None], ...] = ()  # under way; carried out if there is a reply
     claim_lost: bool = False
 
     def swap(self, run: Run, *by: Run) -> "Worker":
@@ -67,11 +68,11 @@ class Worker(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How often what may happen, in one course of the world."""
+    """How often each of these may still happen in one course of the world."""
 
     crash: int = 0  # a worker dies, and another starts in its place
-    lose: int = 0  # a request never arrives, or its reply doesn't; or a supervisor dies
-    late: int = 0  # a request arrives after its sender has given it up, or died
+    lose: int = 0  # a request or its reply never arrives, or a supervisor dies
+    late: int = 0  # a request arrives after its sender has given it up or died
     stall: int = 0  # a lease runs out although its worker lives
     detour: int = 0  # a run ends in another way than by completing or failing
     cancel: int = 0
@@ -86,7 +87,7 @@ class State(NamedTuple):
     budget: Budget
     late: tuple[tuple[int, Request], ...] = ()
     orders: tuple[tuple[int, tuple[tuple[int, int], ...], bool], ...] = ()  # supervisors: dead worker, started, marked
-    picked: tuple[int, ...] = ()  # by a rescue that looks first
+    picked: tuple[int, ...] = ()  # jobs that a rescue has found and not yet written, if it takes two steps
 
     def with_job(self, job: int, row: Row) -> "State":
         return State(put(self.jobs, job, row), *self[1:])
@@ -97,8 +98,9 @@ class State(NamedTuple):
 
 
 class Size(Struct, frozen=True, kw_only=True):
-    """`hold`: jobs that a worker may have at once, of which it runs one. `rounds`: requests under way at once.
-    `in_parts`: a request, its work and its reply are steps of their own; needed if there are several at once."""
+    """The size of a world. `hold`: jobs that a worker may hold at once; it runs one of them. `rounds`: requests that a
+    worker may have under way at once. `in_parts`: a request, its work and its reply are three steps, not one. Several
+    rounds need this."""
 
     budget: Budget
     jobs: int = 1
@@ -117,6 +119,6 @@ def put(jobs: tuple[Row, ...], job: int, row: Row) -> tuple[Row, ...]:
 
 @cache
 def spend(budget: Budget, what: str) -> Budget | None:
-    """None: there was enough of it."""
+    """Return the budget after one such event, or None if it allows no more of them."""
     left: int = getattr(budget, what)
     return budget._replace(**{what: left - 1}) if left else None

@@ -1,7 +1,7 @@
-"""The protocol in small: workers, maintenance, operators and a network that loses things, around model.py's rows.
+"""The small model of the protocol: workers, maintenance, operators and a lossy network, around the rows of model.py.
 
-A step is one thing that happens at one place: a request is sent, is carried out, its reply arrives; a handler begins or
-ends; a lease runs out; a worker dies. Every order of steps is a course of the world, so nothing here has a duration: a
+A step is one thing that happens at one place: a request is sent or carried out, its reply arrives, a handler begins or
+ends, a lease runs out, a worker dies. Every order of steps is a course of the world, so no step has a duration. A
 worker that stalls is one whose next step comes late. Workers do what claim_settle.py, worker.py and heartbeat.py do.
 """
 
@@ -39,14 +39,14 @@ from tests.proof.model_state import (
 )
 from tests.proof.model_worker import Conduct
 
-TOLD = ("completes", "fails", "gives up")  # what a handler can come to once it knows of a cancel
+TOLD = ("completes", "fails", "gives up")  # the outcomes of a handler that knows of a cancel
 
 Label = tuple[str, tuple[object, ...]]
-Step = tuple[Label, bool, State]  # what happens; is it what happens when nothing goes wrong?
+Step = tuple[Label, bool, State]  # what happens; True if it can happen when nothing goes wrong; the state after it
 
 
 class System:
-    """`doing`: the step that is being worked out, for the one who catches Broken."""
+    """The world and its steps. `doing`: the current step. The explorer reads it when it catches Broken."""
 
     def __init__(self, size: Size, sabotage: Sabotage | None = None, ignoring: str = "") -> None:
         self.size = size
@@ -59,7 +59,7 @@ class System:
         return State((Row(),) * self.size.jobs, (Worker(),) * self.size.workers, self.size.budget)
 
     def at_rest(self, state: State) -> bool:
-        """Has every job ended, and does nobody hold anything?"""
+        """Return True if every job has ended and no worker or supervisor has anything left to do."""
         ended = all(row.status in ENDED for row in state.jobs)
         return ended and not state.orders and not any(worker.runs or worker.rounds for worker in state.workers)
 
@@ -97,7 +97,7 @@ class System:
                 running = run._replace(phase=RUNNING, began=True)
                 yield label, True, after.with_worker(name, worker.swap(run, running))
             row = state.jobs[run.job]
-            too_late = row.expired or row.version != run.version  # by its own clock the worker may know that
+            too_late = row.expired or row.version != run.version  # the worker may know that by its own clock
             if budget := state.budget if too_late else spend(state.budget, "detour"):
                 label = self._do(*who, "has waited for too long and is given back")
                 given_back = self._conduct.conclude(worker, run, "is given back")
@@ -121,7 +121,8 @@ class System:
                     raise Broken("X3", f"a run overlaps run {older}, which nobody took away: {ended!r}")
 
     def _keeper(self, state: State, name: int, worker: Worker, run: Run) -> Iterator[Step]:
-        """Request and reply at once; what it hears late is what it would have heard if it had asked earlier."""
+        """Yield the steps of a heartbeat. Request and reply are one step: a late reply says the same as the reply to an
+        earlier heartbeat."""
         row = state.jobs[run.job]
         who = (name, run.version, run.job)
         label = self._do("worker {}: heartbeat of run {} of job {}", *who)
@@ -149,8 +150,9 @@ class System:
                 yield from self._exchange(state, name, asking, request)
 
     def _exchange(self, state: State, name: int, worker: Worker, request: Request) -> Iterator[Step]:
-        """Request and reply at once. That leaves nothing out: until it hears the reply, a worker can only do what it
-        could have done before it asked, and a reply is as true later as it is now."""
+        """Yield the steps in which a request and its reply are one. No course gets lost by this. Until the reply comes,
+        a worker can only do what it could have done before the request. And a reply stays true, however late it
+        comes."""
         unknown = self._conduct.unknown(worker, request)
         label = self._do("worker {}: {}", name, request)
         for jobs, reply in self._carry_out(state.jobs, name, request):
@@ -197,7 +199,7 @@ class System:
             yield label, False, after._replace(budget=budget, late=(*state.late, (name, request)))
 
     def _carry_out(self, jobs: tuple[Row, ...], name: int, request: Request) -> Iterator[tuple[tuple[Row, ...], Reply]]:
-        """One transaction, in every way that it may come out."""
+        """Yield every possible result of one transaction: the rows after it, and the reply."""
         if request.kind == "look":
             held = tuple((job, row.version) for job, row in enumerate(jobs) if row.holder == name)
             yield jobs, Reply(held=held)
@@ -302,7 +304,8 @@ class System:
 
 
 def _check_verdict(row: Row, version: int, to: To, said: Said) -> None:
-    """What a worker is told is true, and stays true."""
+    """Raise Broken unless the verdict that the worker hears is true. It must stay true, however late the worker
+    hears."""
     ended = row.ends[version - 1]
     if said.answer in ("applied", "already") and ended != to.event:
         raise Broken("X1", f"run {version} was told {said.answer} for {to.event}, but ended so: {ended!r}")
@@ -315,12 +318,13 @@ def _has_work(state: State) -> bool:
 
 
 def _is_due(row: Row) -> bool:
-    """No job waits here. So no job is cancelled while it has no lease, and to be claimed once more."""
+    """Return True if a worker may claim the job. No job of this model waits, so no cancelled job has to be claimed once
+    more."""
     return row.status in sources("claim") and row.status != "cancel_requested"
 
 
 def _is_known(state: State, job: int, version: int) -> bool:
-    """Does a worker have this run, or is it about to hear of it?"""
+    """Return True if a worker has this run, or its claim's reply is under way."""
     return any(
         any(run.job == job and run.version == version for run in worker.runs)
         or any(reply and any(one[:2] == (job, version) for one in reply.claimed) for _, reply in worker.rounds)

@@ -1,5 +1,5 @@
-"""The protocol in small: what a worker does with the jobs it holds, as claim_settle.py, worker.py and heartbeat.py do
-it. Pure functions of the worker alone, so each is worked out once."""
+"""The small model of the protocol: what a worker does with its jobs, as in claim_settle.py, worker.py and heartbeat.py.
+These are pure functions of the worker alone, so each result is computed once."""
 
 from functools import cache
 
@@ -25,7 +25,7 @@ class Conduct:
         return worker.swap(run, run._replace(phase=DONE, outcome=outcome, to=to))
 
     def _hear(self, worker: Worker, run: Run, said: Said) -> Worker:
-        """The answer to a heartbeat."""
+        """Return the worker after the answer to a heartbeat."""
         if run.phase in (DONE, SENT) or said.answer == "kept":
             return worker
         if said.answer == "lost":
@@ -36,11 +36,11 @@ class Conduct:
         worker = worker.swap(run, told)
         return worker if run.began else self._conclude(worker, told, "is given back")
 
-    # ── What to ask for ──
+    # ── Requests ──
 
     def _requests(self, worker: Worker, work: bool) -> list[tuple[Worker, Request]]:
-        """What it may ask for now, and how it stands while it asks. `work`: there is something to claim; a claim that
-        finds nothing changes nothing."""
+        """Return the requests that the worker may send now, each with the worker's state after it was sent. `work`:
+        there is a job to claim. A claim that finds no job would change nothing."""
         if len(worker.rounds) >= self._size.rounds:
             return []
         if worker.claim_lost and (not worker.rounds or self._looks_beside):
@@ -53,7 +53,8 @@ class Conduct:
         return [(asking, Request("round", wishes, claim)) for claim in ([()] if done else []) + claims]
 
     def _claims(self, worker: Worker) -> list[tuple[int, ...]]:
-        """If all that it may bring start at once, the claim is the start mark as well."""
+        """Return the claims that the worker may send, as (start, limit). If all jobs of a claim start at once, the
+        claim also writes their start marks."""
         if worker.claim_lost:
             return []
         asked = sum(request.claim[1] for request, _ in worker.rounds if request.claim)
@@ -62,7 +63,7 @@ class Conduct:
         marked: list[tuple[int, ...]] = [(1, 1)] if room > 0 and busy + asked == 0 else []
         return marked + [(0, limit) for limit in range(1, min(room, self._size.jobs) + 1)]
 
-    # ── What came of it ──
+    # ── Replies ──
 
     def _answered(self, worker: Worker, request: Request, reply: Reply) -> Worker:
         if request.kind == "look":
@@ -101,7 +102,7 @@ class Conduct:
         return worker.sending(Request("mark", marks)) if marks else worker
 
     def _unknown(self, worker: Worker, request: Request) -> Worker:
-        """Nobody knows whether it was carried out."""
+        """Return the worker after a request whose outcome it does not know."""
         named = {wish[:2] for wish in request.wishes}
         if request.kind == "round":
             runs = tuple(run._replace(phase=DONE) if run[:2] in named else run for run in worker.runs)

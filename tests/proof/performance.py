@@ -1,4 +1,5 @@
-"""One performance of a case: something goes wrong at a fail-point, somebody cleans up, the checker looks at it all."""
+"""One performance of a case: something goes wrong at a fail-point, the survivor cleans up, the checker judges the
+history."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +29,7 @@ async def opened_stage(url: str) -> AsyncIterator[Stage]:
 
 
 async def perform(stage: Stage, case: Case, facts: Facts, point: Point | None) -> int:
-    """In this process; the reply is swallowed at `point`. How many calls it took."""
+    """Perform the case in this process, and lose the reply at `point`. Return the number of calls that it took."""
     trap = Trap()
     with trapped(trap):
         async with opening(open_store(stage.url)) as store:
@@ -38,7 +39,7 @@ async def perform(stage: Stage, case: Case, facts: Facts, point: Point | None) -
             try:
                 await act()
                 calls = trap.calls
-            except (StoreError, OSError):  # a statement of the application's own fails in the driver's words
+            except (StoreError, OSError):  # the application's own statement fails with an error of the driver
                 await (case.recover(actor, act) if case.recover else act())
                 calls = trap.calls
     return calls
@@ -75,10 +76,10 @@ async def kill(stage: Stage, case: Case, point: Point, calls: int, victims: Vict
     before = set(await stage.tables.fetch(BACKENDS)) if stage.tables.kind == "postgres" else set()
     await victims.perform(stage.url, case.name, facts, point)
     while before and len(await stage.tables.fetch(BACKENDS)) > len(before):
-        pass  # the server finishes a dead client's last statement; each look is a round trip
+        pass  # wait for the server to finish the dead client's last statement; each query takes a round trip
     if case.asks:
         stage.asked(case.asks, facts["ids"], "unknown")
-    happened = case.name in ("promote", "fold counts")  # by the survivor, if not by the one who died
+    happened = case.name in ("promote", "fold counts")  # if the actor died too early, the survivor has done it
     least = 1 if happened or point == (calls, True) else 0
     most = 0 if point == (1, False) and not happened else 1
     await judge(stage, case, facts, least, most if case.once else None)

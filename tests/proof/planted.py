@@ -1,4 +1,4 @@
-"""What a checker must not overlook: each plant spoils a valid history in one way. Its name says what happened."""
+"""Plants for the checker to find: each spoils a valid history in one way. Its name says what happened."""
 
 from tests.proof import (
     planted_clients,

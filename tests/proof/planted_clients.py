@@ -1,4 +1,4 @@
-"""What clients and operators must not be told, and what must not come of it."""
+"""Plants: what clients and operators must not be told, and what must not follow from their requests."""
 
 from msgspec import structs
 
@@ -8,14 +8,14 @@ from tests.proof.planting import HOUR, STRANGER, Barren, Garden, breaks
 
 
 def _own(garden: Garden, life: Life) -> Operation:
-    """The enqueue that made this job."""
+    """Return the enqueue that made this job."""
     return garden.operation(
         lambda one: one.verb == "enqueue" and life.id in one.ids and one.answer == {"id": life.id, "existing": False}
     )
 
 
 def _enqueued(garden: Garden) -> Life:
-    """A job whose enqueue was acknowledged, and that is still there."""
+    """Return a job that is still there, and whose enqueue was acknowledged."""
     made = {one.ids[0] for one in garden.history.operations if one.outcome == "ok" and one.verb == "enqueue"}
     return garden.life(lambda life: life.id in made and not life.gone and len(garden.world.by_id[life.id]) == 1)
 
@@ -89,7 +89,7 @@ def two_live_jobs_with_one_key(garden: Garden) -> None:
 
 @breaks("S13")
 def the_answer_for_a_key_is_of_another_scope(garden: Garden) -> None:
-    """Which may have a live job with the same topic and key."""
+    """Another scope may have a live job with the same topic and key, but that job must not answer."""
     keyed = garden.operation(lambda one: (one.detail or {}).get("key") and (one.answer or {}).get("existing"))
     garden.swap(keyed, detail=(keyed.detail or {}) | {"scope_id": "of another tenant"})
 

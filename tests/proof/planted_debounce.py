@@ -1,4 +1,4 @@
-"""What must not happen to jobs with debounce."""
+"""Plants: what must not happen to jobs with debounce."""
 
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ def a_payload_was_lost(garden: Garden) -> None:
 
 @breaks("S15")
 def two_jobs_waited_with_one_key(garden: Garden) -> None:
-    """The second came while the first one waited: it should have replaced it."""
+    """The second job came while the first one waited. Its payload should have replaced the payload of the first."""
     life, step = garden.step("debounce", lambda life, step: life.steps[0].tx != step.tx)
     _, other = garden.step("enqueue", lambda one, step: one is not life and step.new["if_live"] == "debounce")
     garden.alter(other, after={"line": step.new["line"]})

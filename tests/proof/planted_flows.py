@@ -1,4 +1,4 @@
-"""What must not happen in a flow."""
+"""Plants: what must not happen in a flow."""
 
 from typing import Any
 
@@ -21,13 +21,14 @@ def _alter(garden: Garden, edge: RowChange, **columns: Any) -> None:
 
 
 def _end(garden: Garden, job_id: str, until: int) -> Step | None:
-    """The last step of a job before this, if it was its end."""
+    """Return the last step of a job before this change if that step ended the job, else None."""
     steps = [step for life in garden.world.by_id.get(job_id, ()) for step in life.steps if step.seq < until]
     return steps[-1] if steps and steps[-1].after is not None and steps[-1].after["status"] in ENDED else None
 
 
 def _unblocked(garden: Garden, **wanted: Any) -> tuple[Life, Step, RowChange, Step]:
-    """A job that was started, once and by nobody else's word, with an edge like this and the end of its parent."""
+    """Return a job that its parents' ends alone have unblocked, once, with that step, an edge with these values, and
+    the end of the edge's parent."""
     for life in garden.world.lives:
         starts = [step for step in life.steps if step.move == "unblock"]
         if len(starts) != 1 or any(step.move in ("requeue", "release_hold") for step in life.steps):
@@ -136,7 +137,7 @@ def what_a_person_had_cancelled_came_back(garden: Garden) -> None:
 
 @breaks("S16", "none of its parents was live")
 def a_child_came_back_for_nothing(garden: Garden) -> None:
-    """Its parents have not been live since."""
+    """The child was blocked again, although its parents have not been live since they stopped it."""
     for life in garden.world.lives:
         for n, step in enumerate(life.steps):
             parents = {(edge.after or {})["parent"] for edge in _edges(garden, life.id)}

@@ -1,4 +1,4 @@
-"""What must not happen to jobs of topics with limits; and what may. The limits are those of LimitedLives."""
+"""Plants: what must not happen to jobs of topics with limits, and what may. The limits are those of LimitedLives."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from tests.proof.lives import Row
 from tests.proof.planting import HOUR, Barren, Garden, breaks
 from tests.proof.witness import JOBS
 
-Group = Callable[[Row], object]  # jobs that count together have the same; None: they don't count
+Group = Callable[[Row], object]  # returns the same for jobs that count together, and None for jobs that don't count
 
 
 def _tenant(row: Row) -> object:
@@ -35,7 +35,7 @@ def _is_claim(change: RowChange) -> bool:
 
 
 def _claim_before_an_end(garden: Garden, group: Group, most: int) -> None:
-    """Move a claim to just before an end that made room for it."""
+    """Move a claim to right before the end that made room for it."""
     changes = garden.history.changes
     held: dict[str, object] = {}
     for n, change in enumerate(changes):
@@ -97,6 +97,6 @@ def a_window_of_bursts_had_too_many_starts(garden: Garden) -> None:
 
 
 def starts_came_as_soon_as_they_might(garden: Garden) -> None:
-    """Lawful."""
+    """The limits allow these starts."""
     _start_at(garden, "bills", 0, 4, 7, 10, 14, 17)
     _start_at(garden, "mail", 0, 0, 8, 8, 16, 20)

@@ -1,4 +1,4 @@
-"""What must not happen in a line, and to a key that counts once."""
+"""Plants: what must not happen in a line, and to a key that counts once."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.proof.planting import STRANGER, Barren, Garden, breaks
 
 
 def _alter_all(garden: Garden, job_id: str, **columns: Any) -> None:
-    """In every row of this job."""
+    """Change columns in every row of this job."""
 
     def altered(row: Row | None) -> Row | None:
         return row | columns if row is not None and row.get("id") == job_id and "line_seq" in row else row
@@ -21,7 +21,7 @@ def _alter_all(garden: Garden, job_id: str, **columns: Any) -> None:
 
 
 def _second(garden: Garden) -> tuple[Life, Step]:
-    """A job that was blocked until the transaction after its own, or later: another one led its line."""
+    """Return a job that was unblocked in a later transaction than its insert, because another job led its line."""
     return garden.step("unblock", lambda life, step: step.tx != life.steps[0].tx and step is life.steps[1])
 
 
@@ -40,7 +40,7 @@ def two_jobs_led_one_line(garden: Garden) -> None:
 
 @breaks("S15")
 def a_job_overtook_another(garden: Garden) -> None:
-    """It stood behind one that is still blocked when it leads."""
+    """A job leads its line while a job in front of it is still blocked."""
     for life in garden.world.lives:
         for step in life.steps:
             if step.move != "unblock" or step.before is None or life.steps[0].after is None:

@@ -1,4 +1,4 @@
-"""What must not happen to a job."""
+"""Plants: what must not happen to a job."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def _last(life: Life, step: Step) -> bool:
     return step is life.last
 
 
-# One step of this kind, with other columns in the rows before and after it: invariant, name, move, columns.
+# Each plant changes columns in the rows before and after one step: invariant, name, move, columns.
 ALTERED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("S3", "a claim of a cancelled job", "claim", {"before": {"status": "cancelled"}}),
     ("S3", "a claim changed the payload", "claim", {"after": {"payload": {"another": 1}}}),

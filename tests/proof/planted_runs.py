@@ -1,4 +1,4 @@
-"""What handlers must not have done, and what must not take too long."""
+"""Plants: what handlers must not have done, and what must not take too long."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from tests.proof.planting import HOUR, PLANTS, Garden, Plant, breaks
 
 
 def _finished_run(garden: Garden) -> Execution:
-    """A run whose return completed its job."""
+    """Return a run whose handler's return completed its job."""
     done = {(life.id, v) for life in garden.world.lives for v, step in life.ends.items() if step.move == "complete"}
     return garden.execution(lambda one: (one.job_id, one.version) in done and one.ended is not None)
 
 
-# A run whose return completed its job, with something else on record: invariant, name, fields.
+# Each plant changes the record of a run whose return completed its job: invariant, name, fields.
 SWAPPED: list[tuple[str, str, dict[str, Any]]] = [
     ("S8", "a result that no execution produced", {"result": {"something": "else"}}),
     ("X1", "a completion of a run that never ended", {"ended": None, "result": None}),
@@ -60,7 +60,7 @@ def _following(garden: Garden, older: Execution) -> Execution:
 
 
 def _run_ended_by(garden: Garden, move: str) -> Execution:
-    """A run that was ended by this move, and followed by another."""
+    """Return a run that this move ended, and that another run followed."""
     ended = {(life.id, v) for life in garden.world.lives for v, step in life.ends.items() if step.move == move}
     runs = {(one.job_id, one.version) for one in garden.history.executions}
     return garden.execution(
@@ -101,7 +101,7 @@ def _was_charged(row: dict[str, Any]) -> bool:
 
 
 def _never_ran(garden: Garden) -> Step:
-    """The rescue of a run that was charged; as if its handler had never begun."""
+    """Return the rescue of a charged run, and remove the record that its handler ran."""
     life, step = garden.step("rescue", lambda _, step: _was_charged(step.before or {}) and step.said("by") == "m1")
     runs = garden.history.executions
     garden.history.executions = [one for one in runs if (one.job_id, one.version) != (life.id, step.version)]
@@ -167,17 +167,18 @@ def a_worker_that_stopped_and_left_a_lease(garden: Garden) -> None:
 
 
 def given_back_after(garden: Garden, *kinds: str, seconds: int, reason: str) -> None:
-    """A worker is gone after these signals, and one of its jobs is given back so many seconds later."""
+    """A worker is gone after these signals, and one of its jobs is given back `seconds` later."""
     life, release = garden.step("release", lambda life, step: _is_last_of_its_worker(garden, step))
     worker = life.claims[release.version].after["locked_by"]  # type: ignore[index]
     garden.entry(release, reason=reason)
     end = release.at - seconds * 1_000_000
-    others = [fault for fault in garden.history.faults if fault.target != worker]  # an earlier kill would be an excuse
+    others = [fault for fault in garden.history.faults if fault.target != worker]  # an earlier kill would excuse it
     garden.history.faults = [*others, *(Fault(end, kind, worker) for kind in (*kinds, "gone"))]
 
 
 def _is_last_of_its_worker(garden: Garden, release: Step) -> bool:
-    """No other run of this worker ends later, or not at all: those would be left behind as well."""
+    """Return True if no other run of this worker ends later or not at all: the worker would have left it behind,
+    too."""
     assert release.before is not None
     worker = release.before["locked_by"]
     ends = [

@@ -1,4 +1,4 @@
-"""What must be caught of schedules: see S14."""
+"""Plants: what must not happen to schedules and their nominal times. See S14."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from tests.proof.witness import FIRES, SCHEDULES
 
 
 def _life(garden: Garden, where: Callable[[Life, Row], Any] = lambda life, row: True) -> tuple[Life, Row]:
-    """A job that a schedule has made, and its fire. The schedule is there."""
+    """Return a job that an existing schedule has made, and its fire."""
     for fire in garden.history.fires:
         for life in garden.world.by_id.get(fire["job_id"], ()):
             if where(life, fire):
@@ -109,7 +109,7 @@ def a_time_was_decided_and_not_recorded(garden: Garden) -> None:
 
 @breaks("S14", "has no record")
 def a_schedule_moved_on_too_far(garden: Garden) -> None:
-    """`upto` passed a time that came later."""
+    """`upto` passed a nominal time that had not come yet."""
     there = {one["id"] for one in garden.history.schedules}
     change = first(
         garden.history.changes,

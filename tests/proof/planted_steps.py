@@ -1,4 +1,4 @@
-"""What must not happen to what is stored of steps."""
+"""Plants: what must not happen to the stored steps."""
 
 from collections.abc import Callable
 from typing import Any

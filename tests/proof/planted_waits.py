@@ -1,4 +1,4 @@
-"""What must not happen to signals, and to jobs that wait for them."""
+"""Plants: what must not happen to signals, and to jobs that wait for them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +28,7 @@ def _swap(garden: Garden, change: RowChange, **fields: Any) -> None:
 
 
 def _after(garden: Garden, change: RowChange, *more: RowChange) -> None:
-    """These happen right after it, in a transaction of their own."""
+    """Insert changes right after this one, in their own transaction."""
     place = garden.history.changes.index(change) + 1
     garden.history.changes[place:place] = [structs.replace(one, tx=10**9) for one in more]
 
@@ -85,7 +85,7 @@ def a_signal_was_stored_twice(garden: Garden) -> None:
     _swap(garden, twin, after=_row(twin) | same)
 
 
-# ── What is stored of signals ──
+# ── Stored signals ──
 
 
 @breaks("S22", "was sent, and")
@@ -216,11 +216,11 @@ def the_final_signal_is_another_than_was_witnessed(garden: Garden) -> None:
     garden.history.signals[0] = garden.history.signals[0] | {"data": "another"}
 
 
-# ── What is stored of waits ──
+# ── Stored waits ──
 
 
 def _unread(garden: Garden) -> tuple[RowChange, RowChange]:
-    """A signal that nobody has read when it has come, and a wait for it."""
+    """Return a signal that no run had read at once when it came, and a wait for its name."""
     for wait in _all(garden, STEPS, lambda one: one.op == "insert" and _is_wait(one, "running")):
         for one in _all(garden, SIGNALS, lambda one: one.op == "insert"):
             if f"@signal:{_row(one)['name']}" == _row(wait)["name"]:

@@ -1,4 +1,5 @@
-"""Tools to plant a violation in a valid history. They raise `Barren` where there is nothing of the kind to spoil."""
+"""Tools to plant a violation in a valid history. They raise `Barren` if the history has nothing of the kind to
+spoil."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ STRANGER = "0193fb1e-0000-7000-8000-00000000beef"  # no job has this id
 
 
 class Barren(Exception):
-    """This history has no such thing."""
+    """The history has nothing that this plant could spoil."""
 
 
 def anywhere(_life: Life, _step: Step) -> bool:
@@ -68,7 +69,7 @@ class Garden:
     # ── The witness's record ──
 
     def alter(self, step: Step, before: dict[str, Any] | None = None, after: dict[str, Any] | None = None) -> None:
-        """Change columns in the rows before and after a step, in all the statements that it is made of."""
+        """Change columns in the rows before and after a step, in all statements of the step."""
         for n, change in enumerate(self.history.changes):
             if change.seq not in (step.first, step.seq):
                 continue
@@ -92,14 +93,14 @@ class Garden:
 
         job_id = step.after["id"]
         for n, change in enumerate(self.history.changes):
-            if (change.after or change.before or {}).get("id") == job_id:  # later steps of the job know of it, too
+            if (change.after or change.before or {}).get("id") == job_id:  # later rows of the job have the entry, too
                 self.history.changes[n] = structs.replace(change, before=told(change.before), after=told(change.after))
         for rows in (self.history.jobs, self.history.archive):
             if job_id in rows:
                 rows[job_id] = told(rows[job_id]) or {}
 
     def move(self, step: Step, *, at: int | None = None, tx: int | None = None) -> None:
-        """To another time, or its last statement to another transaction."""
+        """Move a step to another time, or its last statement to another transaction."""
         if at is not None:
             self._replace(step.first, at=at)
             self._replace(step.seq, at=at)
@@ -117,7 +118,7 @@ class Garden:
         self.history.changes = [change for change in self.history.changes if change.seq not in seqs]
 
     def repeat(self, step: Step, **fields: Any) -> None:
-        """Let it happen once more, at the end."""
+        """Repeat a step at the end of the record."""
         last = self.history.changes[-1]
         for change in [c for c in self.history.changes if c.seq in (step.first, step.seq)]:
             later = structs.replace(change, seq=last.seq + change.seq, tx=last.tx + 1, **fields)
@@ -127,7 +128,7 @@ class Garden:
         return first(self.history.changes, lambda change: change.table == "_jobs_audit" and change.tx == tx)
 
     def forget(self, life: Life) -> None:
-        """As if the job had never been written."""
+        """Remove the job from the record, as if it had never been written."""
         ids = {life.id}
         self.history.changes = [c for c in self.history.changes if (c.after or c.before or {}).get("id") not in ids]
         for kept in (self.history.jobs, self.history.archive, self.history.events):
@@ -142,11 +143,11 @@ class Garden:
 
 Plant = Callable[[Garden], None]
 PLANTS: dict[str, tuple[str, Plant]] = {}
-SAID: dict[str, str] = {}  # by name of a plant: words of the violation, where an invariant has many parts
+SAID: dict[str, str] = {}  # by name of a plant: words of the violation, if an invariant has many parts
 
 
 def breaks(invariant: str, saying: str | None = None) -> Callable[[Plant], Plant]:
-    """The function plants something that this invariant must catch."""
+    """Declare a function that plants a violation of this invariant."""
 
     def register(plant: Plant) -> Plant:
         name = plant.__name__.replace("_", " ")

@@ -1,7 +1,7 @@
-"""Histories of random lives: the real SQLite store in memory, driven by random verbs, with the witness watching.
+"""Histories of random lives: random verbs drive the real SQLite store in memory, and the witness watches.
 
-Whoever drives it behaves as the runtime would, and keeps the records that clients and handlers would keep. So every
-history that comes out is valid, unless the store is wrong.
+The driver behaves as the runtime would, and keeps the records that clients and handlers would keep. So every history is
+valid, unless the store is wrong.
 """
 
 from datetime import timedelta
@@ -69,19 +69,19 @@ _STATES = [
 
 
 class RandomLives:
-    """`play` makes it happen, `history` is what is on record. `lines`: some jobs stand in lines or count once."""
+    """`play` drives the store; `history` is the record of it. `lines`: some jobs stand in lines or count once."""
 
     verbs: tuple[str, ...] = _VERBS
     lines = True
 
     def __init__(self, seed: int, harness: Harness | None = None) -> None:
-        self.random = Random(seed)  # a seed gives the same lives again
+        self.random = Random(seed)  # the same seed gives the same lives
         self.harness = harness or SqliteHarness(None, virtual=True)
         self.running: list[tuple[Job, str]] = []
         kept = {f"keep_{status}": DAY for status in ("completed", "cancelled", "failed", "expired")}
         known = {"lease": LEASE, "cancel_grace": CANCEL_GRACE, "monotonic_offset": 0, "maintenance": 5.0}
         self.history = History(self.harness.kind, known | kept)
-        self.findings: list[Finding] = []  # by `verify`, at the end
+        self.findings: list[Finding] = []  # findings of `verify` at the end
         self._numbers = 0
 
     async def play(self, steps: int) -> History:
@@ -97,7 +97,7 @@ class RandomLives:
         return self.history
 
     async def play_on(self, witness: Witness, steps: int) -> None:
-        """On a store that is open, in a database that is watched."""
+        """Play on an open store, in a database that the witness watches."""
         for _ in range(steps):
             await getattr(self, f"_{self.random.choice(self.verbs)}")()
         for job, worker in self.running:
@@ -105,7 +105,7 @@ class RandomLives:
         await witness.collect(self.history)
         self.history.settings["now"] = self.now
         report = await verify(self.harness.store, limit=10_000, seconds=60.0)
-        self.findings = [found for found in report.findings if found.check != "overdue"]  # nobody works here
+        self.findings = [found for found in report.findings if found.check != "overdue"]  # no worker is here
 
     @property
     def now(self) -> int:
@@ -156,7 +156,7 @@ class RandomLives:
         return replace(new, key=key, if_live=if_live, line=line, expires_at=None)
 
     async def _enqueue_once(self) -> None:
-        """One job per key, ever."""
+        """Enqueue a job whose key counts once."""
         number, topic = len(self.history.operations), self.random.choice(TOPICS)
         new = new_job(f"{number % 16:x}193fb1e-0000-7000-8001-{number:012x}", topic, {}, key=f"o{number % 5}")
         new = replace(new, once=line_of(new.topic, new.scope, new.scope_id, str(new.key)))
@@ -169,7 +169,7 @@ class RandomLives:
             self._note("enqueue", [new.id], answer={"id": answer.id, "existing": answer.existing}, detail=detail)
 
     async def _again(self) -> None:
-        """An enqueue whose outcome is unknown is repeated."""
+        """Repeat an enqueue whose outcome is unknown."""
         lost = [one for one in self.history.operations if one.outcome == "unknown" and one.verb == "enqueue"]
         if lost:
             one = self.random.choice(lost)
@@ -181,8 +181,8 @@ class RandomLives:
                 self._note("enqueue", [again.id], answer=said, detail=detail)
 
     async def _reuse(self) -> None:
-        """An id that was deleted, or pruned, is enqueued again: another job."""
-        await self.harness.advance(0.1)  # or nothing would tell which of the two was running
+        """Enqueue another job with the id of a deleted or pruned job."""
+        await self.harness.advance(0.1)  # otherwise no record would tell which of the two jobs was running
         ids = sorted({one.ids[0] for one in self.history.operations if one.verb == "enqueue"})
         there = (await self.harness.store.read(ids, Job)).keys() | {job.id for job, _ in self.running}
         gone = [one for one in ids if one not in there]
@@ -198,7 +198,7 @@ class RandomLives:
         worker = self.random.choice(WORKERS)
         start = self.random.random() < 0.8
         claimed = await self.harness.store.claim(claim_by(worker, *TOPICS, limit=3, lease=LEASE, start=start))
-        # As a worker does before it starts a suspect: the next crash must be charged.
+        # A worker marks a suspect before it starts it, because the next crash must be charged.
         suspects = [Beat(job.id, job.version, True, worker) for job in claimed.jobs if job.crashes and not start]
         await self.harness.store.heartbeat(suspects, LEASE)
         self.running += [(job, worker) for job in claimed.jobs]
@@ -240,7 +240,7 @@ class RandomLives:
         return self.random.choice(outcomes)
 
     async def _transaction(self) -> None:
-        """A handler completes its job in a transaction of its own, and dies before it could say so."""
+        """A handler completes its job in its own transaction, and dies before it returns."""
         if not self.running:
             return
         job, worker = self.random.choice(self.running)
@@ -271,13 +271,13 @@ class RandomLives:
         await self.harness.store.progress(reports)
 
     async def _step(self) -> None:
-        """Some runs go on with their steps, as handlers do: what is done is not done again."""
+        """Some runs go on with their steps, as handlers do: they don't run a step again that has ended."""
         marks = []
         for job, worker in self.random.sample(self.running, min(len(self.running), 3)):
             stored = {step.name: step for step in await reading.steps(self.harness.store, job.id)}
             over = {name for name, step in stored.items() if step.state in STEP_ENDS}
             left = [name for name in ("fetch", "check", "send") if name not in over]
-            if over:  # what is written lazily may come late
+            if over:  # the worker writes the mark of a running step lazily, so it may come late
                 marks.append(self._mark(job, worker, min(over), _RUNNING))
             if not left:
                 continue
@@ -287,7 +287,7 @@ class RandomLives:
                     self.history.step_runs.append(StepRun(job.id, job.version, name, 1, self.now))
                 tried = retries + (state is StepState.PENDING)
                 marks.append(self._mark(job, worker, name, state, position=4 - len(left), retries=tried))
-        await self.harness.advance(0.001)  # or nothing would tell what came first
+        await self.harness.advance(0.001)  # otherwise no record would tell what came first
         await self.harness.store.checkpoint(marks)
         await self.harness.advance(0.001)
 
@@ -311,7 +311,7 @@ class RandomLives:
 
     async def _kill(self) -> None:
         worker = self.random.choice(WORKERS)
-        if self.random.random() < 0.5:  # under a supervisor, which marks what had started before it takes it back
+        if self.random.random() < 0.5:  # a supervisor marks the started runs before it rescues the jobs
             beats = [Beat(job.id, job.version, True, worker) for job, by in self.running if by == worker]
             await self.harness.store.heartbeat(beats, 0.001)
             self.history.faults.append(Fault(self.now, "kill", worker))
@@ -385,7 +385,7 @@ class RandomLives:
 
 
 class DebouncedLives(RandomLives):
-    """Some are enqueued with debounce."""
+    """Random lives in which some jobs are enqueued with debounce."""
 
     verbs = (*RandomLives.verbs, *("debounce",) * 12)
 
@@ -410,7 +410,7 @@ class DebouncedLives(RandomLives):
 
 
 class PlainLives(RandomLives):
-    """Without lines, and without keys that count once."""
+    """Random lives without lines, and without keys that count once."""
 
     verbs = tuple(verb for verb in _VERBS if verb != "enqueue_once")
     lines = False

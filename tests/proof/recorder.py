@@ -1,7 +1,7 @@
-"""What clients were told and what handlers did, in JSON lines: a file per process, a line before and a line after.
+"""What clients were told and what handlers did, in JSON lines: one file per process, one line before and one after.
 
-A line is one write to a file opened for appending, so a process that is killed loses nothing that it had written. What
-has a beginning and no end is an operation whose outcome is unknown, or a run that never ended.
+A line is one write to a file opened for appending, so a killed process loses nothing that it had written. A beginning
+without an end is an operation whose outcome is unknown, or a run that never ended.
 
     record = Recorder(folder)
     with record.operation("enqueue", [job_id], topic="mail", key=None) as told:
@@ -34,22 +34,22 @@ _UNKNOWN = (OutcomeUnknown, asyncio.CancelledError, TimeoutError, KeyboardInterr
 
 
 def now() -> int:
-    """Microseconds by CLOCK_MONOTONIC, which all processes of a machine share."""
+    """Return the microseconds of CLOCK_MONOTONIC, which all processes of a machine share."""
     return time.monotonic_ns() // 1000
 
 
 class Recorder:
-    """May be used from any process, thread or child: each process has a file of its own."""
+    """Writes the record. Any process, thread or child may use it: each process has its own file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._numbers = itertools.count(1)
         self._file = (0, -1)  # pid, descriptor
-        self._mark = secrets.token_hex(3)  # a pid may come again when many are killed, and its numbers begin anew
+        self._mark = secrets.token_hex(3)  # if many processes are killed, a pid may come again, with the same numbers
 
     def _write(self, **line: Any) -> None:
         pid, descriptor = self._file
-        if pid != os.getpid():  # also after a fork
+        if pid != os.getpid():  # on first use, and after a fork
             pid = os.getpid()
             name = f"{pid}-{self._mark}.jsonl"
             descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -60,8 +60,8 @@ class Recorder:
 
     @contextmanager
     def operation(self, verb: str, ids: Sequence[str], **detail: Any) -> Iterator[Told]:
-        """Call what it gives with the answer of an enqueue. Leaving it by an error is `fail`, or `unknown` where the
-        error says so."""
+        """Record an operation. It yields a function: call that with the answer to an enqueue. An error inside is
+        recorded as `fail`, or as `unknown` if the error leaves the outcome open."""
         n = next(self._numbers)
         answer: dict[str, Any] | None = None
 
@@ -84,13 +84,14 @@ class Recorder:
         self._write(kind="told", n=n, at=now(), outcome="ok", answer=answer)
 
     def fault(self, kind: str, target: str | int) -> None:
-        """What the suite does next. Written before it is done."""
+        """Record a fault. Call this right before the fault."""
         self._write(kind="fault", fault=kind, target=str(target), at=now())
 
     # ── Handlers ──
 
     def watch(self, jobs: Jobs) -> None:
-        """Write down every run of its handlers. The last to be registered stands nearest to them."""
+        """Record every run of these handlers. Of several such hooks, the last one to be registered is nearest to the
+        handler."""
         jobs.on_run(self.around)
 
     def around(self, ctx: Context) -> Generator[None, Any, None]:
@@ -105,13 +106,14 @@ class Recorder:
         self._write(kind="ended", n=n, at=now(), result=result, told=_told(ctx))
 
     def step_begins(self, ctx: AnyContext, name: str) -> None:
-        """Called by the function of a step that a handler takes once."""
+        """Record that a step began. The function of a step that a handler takes once calls this."""
         self._write(kind="step", job_id=ctx.job.id, version=ctx.job.version, name=name, at=now())
 
     # ── Reading ──
 
     def load(self, history: History) -> History:
-        """Add everything on record, and how the clocks compare. Only after the processes have ended, or are idle."""
+        """Add the whole record, and how the clocks compare, to the history, and return it. Call this only when the
+        processes have ended or are idle."""
         offset = time.time_ns() // 1000 - now()
         history.settings.setdefault("monotonic_offset", offset)
         for file in sorted(self._folder.glob("*.jsonl")):
@@ -121,7 +123,8 @@ class Recorder:
 
 
 def _told(ctx: Context) -> str | None:
-    """Asked behind its back: a handler that looks is treated otherwise."""
+    """Return how the run was interrupted, or None. This does not use the handler's own way to ask: the worker treats a
+    handler that asks differently."""
     interruption = ctx._link.interruption
     return None if interruption is None else interruption.value
 

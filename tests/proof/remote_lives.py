@@ -1,8 +1,8 @@
-"""Random lives in which the workers speak HTTP. They claim, die, freeze, come too late; answers get lost, so that they
-ask again; and the network brings old requests a second time, whenever it likes.
+"""Random lives in which the workers speak HTTP. They claim, die, freeze and come too late. Answers get lost, so workers
+repeat their requests. The network delivers old requests a second time, at any moment.
 
-What of it is the workers' own is asked through the application, as a server would call it; clients, operators and
-maintenance go on as in all random lives, on the same store.
+The workers' requests go through the application, as a server would call it. Clients, operators and maintenance use the
+same store directly, as in all random lives.
 """
 
 import json
@@ -40,7 +40,7 @@ SETTLE = ("complete", "fail", "snooze", "release", "give-up")
 
 
 class Said(Struct, frozen=True):
-    """A request, and how it was answered the first time."""
+    """A request, and its first answer."""
 
     verb: str
     body: JSON
@@ -49,7 +49,7 @@ class Said(Struct, frozen=True):
 
 
 class Application:
-    """As much of a Jobs as the protocol asks for: the store whose clock is ours."""
+    """The parts of a Jobs that the protocol needs: a store whose clock the test sets."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
@@ -61,24 +61,24 @@ class Application:
 
 
 class RemoteLives(PlainLives):
-    """`wrong`: answers that were not as they should be, beside what the checker finds in the history."""
+    """`wrong`: the wrong answers. The checker finds the other errors in the history."""
 
-    # No id is used again: an old request of the same worker about version 1 would be one about the new job.
+    # No id is used again: an old request of the same worker about version 1 would then be about the new job.
     verbs = tuple(verb for verb in PlainLives.verbs if verb not in ("transaction", "reuse")) + ("replay",) * 6
 
     def __init__(self, seed: int, harness: Harness | None = None) -> None:
         super().__init__(seed, harness)
         self.wrong: list[str] = []
         self.said: list[Said] = []
-        self._lives = [1, 1, 1]  # who dies and comes back has another name
+        self._lives = [1, 1, 1]  # a worker that dies and comes back has another name
         self._owner = self._token = ""
 
     async def play_on(self, witness: Witness, steps: int) -> None:
         made, self._token = await tokens.create(self.harness.store, "remote", ["worker"], by="test")
         self._owner = f"token:{made.id}"
         self._api = Api(cast(Jobs, Application(self.harness)))
-        await self._send("/healthz", None)  # it settles in
-        # The random lives have a maintenance of their own. The server's would change jobs between two looks.
+        await self._send("/healthz", None)  # the first request starts the application
+        # The random lives have their own maintenance. The server's would change jobs between two checks.
         await self._api.upkeep.stop()
         await super().play_on(witness, steps)
 
@@ -95,7 +95,7 @@ class RemoteLives(PlainLives):
         return answer
 
     async def _ask(self, verb: str, body: JSON) -> Said:
-        """Sometimes the answer is lost, and it asks again."""
+        """Send a worker's request, and return the answer. Sometimes the answer gets lost, and the worker repeats it."""
         answer = await self._send(f"/api/worker/{verb}", body)
         said = Said(verb, body, answer.status_code, answer.json())
         if said.status not in (200, 409):
@@ -106,7 +106,8 @@ class RemoteLives(PlainLives):
         return said
 
     async def _again_as_before(self, said: Said) -> None:
-        """An end that is told twice is done once, and answered as before as long as anything is known of it."""
+        """A worker reports the end of a run twice. The job ends once, and the second answer is the same, as long as the
+        job is known."""
         job_id = said.body.get("id")
         before = await self._row(job_id)
         answer = await self._send(f"/api/worker/{said.verb}", said.body)
@@ -155,7 +156,7 @@ class RemoteLives(PlainLives):
         items = answer.json()["items"]
         self.said.append(Said("claim", body, answer.status_code, {}))
         if self.random.random() < 0.1:
-            return  # it never heard of them
+            return  # the reply was lost, so the worker does not know of these jobs
         found = await self.harness.store.read([item["id"] for item in items], Job)
         self.running += [(found[item["id"]], self._full_name(n)) for item in items]
 

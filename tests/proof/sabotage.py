@@ -1,10 +1,10 @@
-"""The product's defences, each of which can be switched off from here, and what must turn red then.
+"""The product's defences. Each can be switched off from here, and has a detector that must turn red then.
 
-Nothing in the product knows of this: texts of statements are changed as they are loaded, functions are replaced. A
-sabotage that no longer finds what it wants to change is an error, so none of them can go stale unseen.
+The product knows nothing of this: the sabotage changes texts of statements as they are loaded, and replaces functions.
+A sabotage that no longer finds its text is an error, so none of them can go stale unnoticed.
 
-What workers do (leases, trust, lost claims, last words, decisions that must be made again) is sabotaged in the
-simulation, see simulation_sabotage.py; the rules of the protocol are sabotaged in the small model, see model.py.
+simulation_sabotage.py sabotages what workers do: leases, trust, lost claims, last words, decisions that must be made
+again. model.py sabotages the rules of the protocol.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -45,8 +45,8 @@ Detector = Callable[[Harness], Awaitable[None]]
 
 
 class Defence(Struct, frozen=True):
-    """`off` switches it off; `detector` is green with it and red without it. `virtual`: the clock is the test's.
-    `waits`: it is there to keep somebody from waiting, so red is not to be done soon."""
+    """`off` switches the defence off. `detector` is green with it and red without it. `virtual`: the test sets the
+    clock. `waits`: without the defence a process waits too long, so the detector is red if it does not finish soon."""
 
     name: str
     store: str
@@ -69,7 +69,7 @@ def without(text: str, old: str, new: str) -> str:
 
 
 def postgres(names: str, old: str, new: str) -> Switch:
-    """Of these statements, by their names in Statements."""
+    """Return a switch that changes the text of these statements, by their names in Statements."""
 
     def switch_off(patch: pytest.MonkeyPatch) -> None:
         init = Statements.__init__
@@ -85,7 +85,7 @@ def postgres(names: str, old: str, new: str) -> Switch:
 
 
 def sqlite(module: Any, statement: str, old: str, new: str) -> Switch:
-    """Of the statement with this name, as this module loads it."""
+    """Return a switch that changes the text of this statement when this module loads it."""
 
     def switch_off(patch: pytest.MonkeyPatch) -> None:
         load = module.sql
@@ -110,7 +110,7 @@ def both(one: Switch, other: Switch) -> Switch:
     return switch_off
 
 
-# ── What stands in for what was there ──
+# ── Replacements ──
 
 
 def _any_version(rows: Any, run: Any) -> bool:
@@ -147,7 +147,7 @@ def _never_a_repeat(insert: Any) -> Any:
 
 
 async def _at_once(*_: Any) -> None:
-    """Instead of waiting."""
+    """Return at once, in place of a function that waits."""
 
 
 async def _again_with_new_ids(store: Any, jobs: Sequence[Any]) -> Any:
@@ -163,7 +163,7 @@ def _fence_ignores_the_worker(hold: Any) -> Any:
 
 
 def _without_a_rescan(attend: Any) -> Any:
-    """The lock is taken, and nobody who waits looks again."""
+    """The listener takes its lock, and the waiting workers don't look for jobs again."""
 
     async def sabotaged(self: Doorbell, session: Any) -> Any:
         lock = session.lock
@@ -179,7 +179,7 @@ def _without_a_rescan(attend: Any) -> Any:
 
 
 class _Mute:
-    """An event whose next `set` is not heard."""
+    """An event that ignores its next `set`."""
 
     def __init__(self, event: Any) -> None:
         self._event = event
@@ -199,7 +199,7 @@ _VERSION = "version = json_extract(s.value, '$[1]') AND"
 _RUN = "version = $2::int"
 _WORKER = "AND (:worker IS NULL OR locked_by = :worker)"
 _OURS = "AND locked_by = coalesce(worker, locked_by)"
-_ANYBODY = "($5::text IS NULL OR locked_by = $5::text)"  # or nobody
+_ANYBODY = "($5::text IS NULL OR locked_by = $5::text)"  # or held by no worker
 _LEASED = "AND locked_by IS NOT NULL"
 _RUNNING = "AND (status = 'processing' OR status = 'cancel_requested')"
 _LOCKED = "AND locked_until IS NOT NULL"
@@ -224,7 +224,7 @@ DEFENCES: tuple[Defence, ...] = (
     Defence(
         "version in complete", "postgres", postgres("complete complete_and_claim", _RUN, "$2::int > 0"), red.completion
     ),
-    # Status and lease say the same, but for a waiting job that is being cancelled: see sabotage_waits.py.
+    # Status and lease say the same, except for a waiting job that is being cancelled: see sabotage_waits.py.
     Defence(
         "status and lease in complete",
         "postgres",
@@ -365,7 +365,7 @@ DEFENCES: tuple[Defence, ...] = (
     Defence(
         "rescue holds its locks until it has written",
         "postgres",
-        both(  # a row that has changed since is somewhere else, so both must go
+        both(  # a row that has changed since has moved, which also keeps it safe, so both defences must go
             postgres("rescue_expired", "FOR NO KEY UPDATE SKIP LOCKED", ""),
             postgres("write_moves", "j.ctid = p.tid", "j.id = p.id"),
         ),

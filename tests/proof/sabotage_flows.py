@@ -29,7 +29,7 @@ def planned(around: Callable[[Any], Any]) -> Switch:
 
 
 def told(**lies: Any) -> Switch:
-    """Every edge says this."""
+    """Return a switch that gives every edge these values."""
 
     def around(plan: Any) -> Any:
         return lambda parents, rows, edges, *rest: plan(parents, rows, [replace(one, **lies) for one in edges], *rest)
@@ -38,7 +38,7 @@ def told(**lies: Any) -> Switch:
 
 
 def first_is_enough(plan: Any) -> Any:
-    """Parents that have not ended don't count."""
+    """Ignore parents that have not ended."""
 
     def sabotaged(parents: Any, rows: Any, edges: Any, started: Any, watched: Any, now: Any, incomplete: Any) -> Any:
         known = [one for one in edges if not one.is_open or one.parent in parents]
@@ -59,7 +59,7 @@ def _without(kind: type[Any]) -> Callable[[Any], Any]:
 
 
 def _filled_again(plan: Any) -> Any:
-    """Edges go on saying that a result is to be filled in."""
+    """Let edges go on saying that a result must be filled in."""
 
     def sabotaged(*given: Any) -> Any:
         decided = plan(*given)
@@ -69,7 +69,7 @@ def _filled_again(plan: Any) -> Any:
 
 
 def always_because_of_parents(plan: Any) -> Any:
-    """A job that is cancelled counts as stopped by its parents."""
+    """Let each cancelled job count as stopped by its parents."""
 
     def stopped(edge: Edge) -> Edge:
         bad = edge.verdict is None and edge.ended not in (None, "completed") and edge.condition is None
@@ -87,7 +87,7 @@ def _nothing_is_reached(plan: Any) -> Any:
 
 
 def _others_are_forgotten(advancing: Any) -> Any:
-    """The lines of parents that are looked at by the way are not looked at again."""
+    """Don't look again at the lines of parents that were read along with others."""
 
     def sabotaged(noted: Any, limit: int) -> Any:
         steps = advancing(noted, limit)
@@ -104,7 +104,7 @@ def _others_are_forgotten(advancing: Any) -> Any:
 
 
 def _pruned_are_forgotten(advancing: Any) -> Any:
-    """Edges of jobs that are gone are not read."""
+    """Don't read the edges of removed jobs."""
 
     def sabotaged(noted: Any, limit: int) -> Any:
         steps = advancing(noted, limit)
@@ -124,7 +124,8 @@ def _pruned_are_forgotten(advancing: Any) -> Any:
 
 
 def _on_conn(name: str, old: str, new: str) -> Switch:
-    """Of statements that callers' connections use: those are kept for ever."""
+    """Return a switch for statements that callers' connections use. The product keeps those for ever, so make them
+    anew."""
     fresh = replaced(_FLOWS["postgres"], "statements_on_conn", lambda schema: Statements(f'"{schema}"'))
     return both(postgres(name, old, new), fresh)
 
@@ -134,14 +135,14 @@ def _sql(name: str, old: str, new: str) -> Switch:
 
 
 def _decided(name: str, off: Switch, detector: Any) -> Defence:
-    """Both stores do what `plan` decides: it is enough to ask one."""
+    """Return a defence of `plan`. Both stores do what `plan` decides, so one store is enough."""
     return Defence(name, "sqlite", off, detector)
 
 
 _LOCKED = "WHERE j.id = s.id FOR NO KEY UPDATE"
 
 FLOWS: tuple[Defence, ...] = (
-    # ── What is decided ──
+    # ── Decisions ──
     _decided("a join waits for all", planned(first_is_enough), red.join),
     _decided("if_failed: cancel", told(if_failed="run"), red.bad_end),
     _decided("if_failed: hold", told(if_failed="run"), red.hold),
@@ -165,7 +166,7 @@ FLOWS: tuple[Defence, ...] = (
         "nobody asks for what is pruned", "postgres",
         wrapped(_FLOWS["postgres"], "advancing", _pruned_are_forgotten), red.many_pruned, waits=True,
     ),
-    # ── What is written, and asked ──
+    # ── Writes and reads ──
     Defence("a person forgives", "postgres", postgres("flow_forgive", "WHERE", "WHERE false AND"), red.forgiven),
     Defence(
         "a person forgives", "sqlite",
@@ -248,7 +249,7 @@ FLOWS: tuple[Defence, ...] = (
                 replaced(rowlock.stores.sqlite.settle, "look", lambda conn, beats: [Hold.KEPT]), detector)
         for detector in (red.fence_by_version, red.fence_by_worker)
     ),
-    # ── Two at once ──
+    # ── Two processes at once ──
     Defence(
         "one process at a time looks at a job", "postgres",
         postgres("lock_jobs", _LOCKED, "WHERE j.id = s.id"), red.two_ends,

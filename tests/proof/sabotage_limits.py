@@ -22,7 +22,7 @@ def _everywhere(name: str, off: Switch, detector: Detector) -> list[Defence]:
 
 
 def _alone(claiming: Any) -> Any:
-    """What other topics hold doesn't count."""
+    """Ignore the held jobs of other topics."""
 
     def sabotaged(lanes: Any, limit: int) -> Any:
         steps = claiming(lanes, limit)
@@ -96,7 +96,7 @@ LIMITS = (
         "limits: shares of jobs that changed stay", "sqlite",
         sqlite(_LIMITS["sqlite"], "set_shares", "updated = :updated", ":updated"), red.set_shares,
     ),
-    # ── What comes between the questions of a claim ──
+    # ── Changes between the queries of a claim ──
     Defence(
         "limits: a claim in between", "postgres",
         postgres("limits_take", "epoch = $1::bigint", "$1::bigint >= 0"), red.claim_between,

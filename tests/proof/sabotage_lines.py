@@ -24,7 +24,8 @@ _LINES = {"postgres": rowlock.stores.postgres.lines, "sqlite": rowlock.stores.sq
 
 
 def _on_conn(names: str, old: str, new: str) -> Switch:
-    """Of statements that callers' connections use: those are kept for ever."""
+    """Return a switch for statements that callers' connections use. The product keeps those for ever, so make them
+    anew."""
     fresh = replaced(
         rowlock.stores.postgres.insert_on_conn, "statements_on_conn", lambda schema: Statements(f'"{schema}"')
     )
@@ -32,7 +33,7 @@ def _on_conn(names: str, old: str, new: str) -> Switch:
 
 
 def _statement(name: str, old: str, new: str) -> Switch:
-    """Of SQLite's statements that lock rows."""
+    """Return a switch for one of SQLite's statements that lock rows."""
 
     def switch_off(patch: pytest.MonkeyPatch) -> None:
         load = sqlite_moves.statement
@@ -48,7 +49,7 @@ def _heads_are_not_seen(advance: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _commits_count(advance: Callable[..., Any]) -> Callable[..., Any]:
-    """The head counts as the oldest of its line."""
+    """Let the head count as the oldest job of its line."""
 
     def oldest(row: Row | None) -> Row | None:
         return row and row._replace(line_seq=0)

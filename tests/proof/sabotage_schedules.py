@@ -21,18 +21,19 @@ _SQLITE = rowlock.stores.sqlite.schedules
 
 
 def _on_conn(names: str, old: str, new: str) -> Switch:
-    """Of statements that callers' connections use: those are kept for ever."""
+    """Return a switch for statements that callers' connections use. The product keeps those for ever, so make them
+    anew."""
     fresh = replaced(rowlock.stores.postgres.schedules, "statements_on_conn", lambda schema: Statements(f'"{schema}"'))
     return both(postgres(names, old, new), fresh)
 
 
 def _stays(rescheduled: Callable[..., Any]) -> Callable[..., Any]:
-    """`upto` is not moved on. The next time is."""
+    """Move on the next time, but not `upto`."""
     return lambda schedule, upto, local: replace(rescheduled(schedule, upto, local), upto=schedule.upto)
 
 
 def _only_jobs(plan: Callable[..., Any]) -> Callable[..., Any]:
-    """`upto` moves on, and times without a job are not recorded."""
+    """Move `upto` on without a record of the times that made no job."""
     return lambda *asked: Planned([one for one in plan(*asked).times if one[1] is None])
 
 
@@ -49,7 +50,7 @@ def _by_itself(pause_from: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _own_only(schedule: Any, at: Any) -> bool:
-    """A pause that holds lets earlier times make jobs."""
+    """Let times before the current pause make jobs."""
     if schedule.paused_at is None or at < schedule.paused_at:
         return False
     return schedule.resumed_at is None or at <= schedule.resumed_at
@@ -60,7 +61,7 @@ def _unlocked(name: str) -> Switch:
 
 
 def _raises(patch: pytest.MonkeyPatch) -> None:
-    """One that can't be read is an error for all."""
+    """Let one unreadable schedule be an error for all schedules."""
     patch.setattr(
         "rowlock.stores.sqlite.schedules.schedules_of",
         lambda rows: rowlock.stores.schedules.Read([rowlock.stores.schedules._schedule_of(row) for row in rows], []),

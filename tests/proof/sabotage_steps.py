@@ -42,7 +42,7 @@ def _any_status(rows: Any, run: Any) -> bool:
 
 
 def _both_looks(old: str, new: str) -> Switch:
-    """SQLite's two statements that look for shields."""
+    """Return a switch for SQLite's two statements that look for steps that are not cancelable."""
     return both(_statement("cancel_timeout_due", old, new), sqlite(sqlite_moves, "shielded", old, new))
 
 
@@ -57,7 +57,7 @@ STEPS: tuple[Defence, ...] = (
         "status and lease in checkpoint", "postgres",
         both(postgres("checkpoint", _HELD, ""), postgres("checkpoint", _OURS, "")), red.status,
     ),
-    # ── What is stored ──
+    # ── Stored steps ──
     Defence(
         "an end stays", "sqlite", sqlite(rowlock.stores.sqlite.steps, "checkpoint", _ENDS_STAY, "true"), red.end
     ),

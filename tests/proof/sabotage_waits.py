@@ -29,7 +29,7 @@ _SETTLES = "settle settle_mixed settle_and_claim settle_mixed_and_claim"
 _CLAIMS = "claim settle_and_claim settle_mixed_and_claim complete_and_claim"
 _KEEPS = "CASE status WHEN 'pending' THEN 'processing' ELSE status END"
 _OPEN = "WHERE NOT EXISTS (SELECT FROM stored WHERE state <> 'running')"
-_ANY = "AND (worker IS NULL OR locked_by = worker)"  # also if no worker has it
+_ANY = "AND (worker IS NULL OR locked_by = worker)"  # holds if no worker has the job, too
 
 
 def _all_seen(apply: Any) -> Any:
@@ -50,7 +50,7 @@ def _holds_without_lease(rows: Any, run: Any) -> bool:
 
 
 def _without(**columns: Any) -> Any:
-    """A resumed job is written with these columns."""
+    """Write a resumed job with these columns."""
 
     def around(resumed: Any) -> Any:
         def sabotaged(*arguments: Any, **more: Any) -> Any:
@@ -71,7 +71,7 @@ def _keeping_expiry(patch: Any) -> Any:
 
 
 def _unasked(**facts: Any) -> Any:
-    """Moves know otherwise."""
+    """Give the moves these facts in place of the true ones."""
 
     def around(known: Any) -> Any:
         def sabotaged(self: Any, row: Any) -> WaitFacts:
@@ -87,7 +87,7 @@ def _knowing(**facts: Any) -> Switch:
 
 
 def _of_both(name: str, switch: Switch, detector: Detector) -> tuple[Defence, Defence]:
-    """A rule of the core, which no store may change."""
+    """Return two defences, one for each store, of one rule of the core. No store may break that rule."""
     return Defence(name, "sqlite", switch, detector), Defence(name, "postgres", switch, detector)
 
 
@@ -226,7 +226,7 @@ WAITS: tuple[Defence, ...] = (
         postgres(_SETTLES, "'cancelled', 'cancel_requested')", "'cancelled')"),
         red.cancel_before_the_wait,
     ),
-    # ── No lease, no run: also if any worker may have it ──
+    # ── Without a lease no run writes, even if it names no worker ──
     Defence("lease in settle", "sqlite", replaced(settle, "_may", _may_without_lease), red.lease_in_settle),
     Defence(
         "lease in settle", "postgres",

@@ -1,4 +1,4 @@
-"""Schedules in virtual time, beside a model that knows what must become of each nominal time.
+"""Schedules in virtual time, beside a model that knows the right record of each nominal time.
 
 The model finds nominal times with the brute force of tests/core/cron_oracle.py. It shares no code with
 core/schedules.py: it knows the policies from the specification alone.
@@ -25,8 +25,8 @@ from rowlock.stores.base import Store
 from tests.core.cron_oracle import Fields, Walk
 from tests.stores.harness import START, Harness, PostgresHarness, SqliteHarness, claim_by, settlement
 
-DAYS = 16  # that a world lasts at most
-LATE = 60.0  # seconds: what "skip" counts as on time
+DAYS = 16  # a world lasts at most this long
+LATE = 60.0  # seconds by which a time may be late and still count as on time for "skip"
 MICROSECOND = timedelta(microseconds=1)
 # Zones, and when their clocks change in the world's first days.
 PLACES = [
@@ -45,7 +45,7 @@ EVERY = [300.0, 1800.0, 5400.5, 86_400.0]
 
 @asynccontextmanager
 async def virtual_jobs(harness: Harness, by: str | None = "ann", **options: Any) -> AsyncIterator[Jobs]:
-    """Jobs of a process of their own, whose clock is the harness's."""
+    """Yield a Jobs as another process would have it. Its clock is the harness's."""
     if isinstance(harness, PostgresHarness):
         url = harness.url
     else:
@@ -63,7 +63,7 @@ async def store_of(jobs: Jobs) -> Store:
 
 
 async def fire_all(jobs: Jobs) -> None:
-    """What a scheduler does until nothing is due."""
+    """Fire until no schedule is due, as a scheduler does."""
     while await jobs.schedules.firing.fire_due(await store_of(jobs)):
         pass
 
@@ -82,7 +82,7 @@ def cron_times(when: Cron, start: datetime) -> list[datetime]:
 
 
 def between(when: When, start: datetime, after: datetime, until: datetime) -> list[datetime]:
-    """Return the nominal times after the one and not after the other. `start`: of the world."""
+    """Return the nominal times after `after` and not after `until`. The world begins at `start`."""
     if isinstance(when, Cron):
         times = cron_times(when, start)
         return times[bisect_right(times, after) : bisect_right(times, until)]
@@ -95,18 +95,18 @@ def between(when: When, start: datetime, after: datetime, until: datetime) -> li
     return found
 
 
-# ── What must become of them ──
+# ── The model: the right records ──
 
 
 class Record(Struct, frozen=True):
-    """`outcome`: "job", or the reason why there is none."""
+    """The record of a nominal time. `outcome`: "job", or the reason why there is no job."""
 
     outcome: str
     kind: str = "schedule"
 
 
 class Model(Struct):
-    """One schedule, as it must be."""
+    """The expected state of one schedule."""
 
     when: When
     upto: datetime
@@ -134,7 +134,8 @@ class Model(Struct):
         return self.is_paused or any(first <= at <= (last or at) for first, last in self.pauses)
 
     def pause(self, now: datetime) -> None:
-        """A second pause, before the times of the first are decided, and what is between them, are one pause."""
+        """Begin a pause. If the times of the last pause are not decided yet, both pauses and the time between them
+        become one pause."""
         if self.pauses and (ended := self.pauses[-1][1]) is not None and ended > self.upto:
             self.pauses[-1] = self.pauses[-1][0], None
         else:
@@ -145,13 +146,13 @@ class Model(Struct):
         self.set_back(now)
 
     def set_back(self, now: datetime) -> None:
-        """Somebody changes the schedule. If the clock was set back, times from now on are decided anew: those that have
-        no job may get one. Earlier pauses were by the wrong clock."""
+        """An operator changes the schedule. If the clock was set back, the times from now on are decided anew, and
+        those without a job may get one. Earlier pauses don't count: they were by the wrong clock."""
         if self.upto > now:
             self.upto, self.pauses = now, self.pauses[-1:]
 
     def fire(self, world_start: datetime, now: datetime, live: int) -> None:
-        """`live`: how many of its jobs are not over."""
+        """Decide all due times. `live`: the number of the schedule's jobs that have not ended."""
         due = self.due(world_start, now)
         active = [at for at in due if not self.in_pause(at)]
         match self.missed:
@@ -163,7 +164,7 @@ class Model(Struct):
                 oldest = None if self.within is None else now - timedelta(seconds=max(self.within, LATE))
                 firing = [at for at in active[-self.most :] if oldest is None or at >= oldest]
         for at in due:
-            if self.records.get(at, Record("")).outcome == "job":  # by a backfill
+            if self.records.get(at, Record("")).outcome == "job":  # a backfill has made its job
                 continue
             outcome = "job" if at in firing else "missed" if at in active else "paused"
             if at in firing and self.if_live == "reject" and live >= 1:
@@ -175,7 +176,8 @@ class Model(Struct):
         self.upto = max(self.upto, now)
 
     def reschedule(self, world_start: datetime, now: datetime, **changed: Any) -> None:
-        """What was due by the old times, and is not decided, is recorded as missed."""
+        """Change the times of the schedule. Undecided due times of the old definition are recorded as missed or
+        paused."""
         for at in self.due(world_start, now):
             if self.records.get(at, Record("")).outcome != "job":
                 self.records[at] = Record("paused" if self.in_pause(at) else "missed")
@@ -189,7 +191,7 @@ class Model(Struct):
 
 
 class ScheduleWorld:
-    """Some processes that fire schedules, an operator, and a clock that anybody may set."""
+    """Some processes that fire schedules, an operator, and a clock that may jump."""
 
     def __init__(self, harness: Harness, seed: int, processes: list[Jobs]) -> None:
         self.harness = harness
@@ -235,7 +237,7 @@ class ScheduleWorld:
     async def advance(self) -> None:
         rng = self.rng
         seconds = rng.choice([rng.uniform(0, 90), rng.uniform(0, 3600), 60.0 * rng.randint(1, 90), 3600.0])
-        if rng.random() < 0.1:  # an outage: nobody fires
+        if rng.random() < 0.1:  # an outage: no process fires
             seconds = rng.uniform(3600, 2.5 * 86_400)
         if self.now + timedelta(seconds=seconds) < self.start + timedelta(days=DAYS):
             await self.harness.advance(round(seconds, 6))
@@ -246,7 +248,7 @@ class ScheduleWorld:
             await self.harness.advance(seconds)
 
     async def fire(self) -> None:
-        """A few processes at a time. All but the first find nothing."""
+        """Let a few processes fire, one after the other. All but the first find nothing due."""
         due = [name for name, model in self.models.items() if model.due(self.start, self.now)]
         for name in due:
             live = 0
@@ -262,7 +264,7 @@ class ScheduleWorld:
         return int(count)
 
     async def work(self) -> None:
-        """A worker takes some jobs, and ends some of them."""
+        """A worker claims some jobs, and completes some of them."""
         jobs: list[Job] = []
         for _ in range(self.rng.randint(1, 3)):
             jobs += (await self.harness.store.claim(claim_by("w", limit=20, lease=1e7))).jobs
@@ -283,7 +285,7 @@ class ScheduleWorld:
         if rng.random() < 0.2:
             bounds["start"] = self.now + timedelta(hours=rng.uniform(-20, 20))
         if rng.random() < 0.2:
-            bounds["end"] = self.now + timedelta(days=rng.uniform(1.5, 6))  # a daily time comes before it, mostly
+            bounds["end"] = self.now + timedelta(days=rng.uniform(1.5, 6))  # mostly later than the next daily time
         return bounds
 
     def _policy(self) -> dict[str, Any]:
@@ -329,7 +331,7 @@ class ScheduleWorld:
         if (name := self._some()) is None:
             return
         model, policy = self.models[name], self._policy()
-        if await self._live(name):  # jobs in a line, and those with a key alone, don't know of each other
+        if await self._live(name):  # jobs in a line and jobs with only a key don't see each other
             policy["if_live"] = model.if_live
         bounds = {"start": model.start, "end": model.end}
         if not self._would_fire(model.when, bounds, max(self.now, model.upto)):
@@ -352,7 +354,7 @@ class ScheduleWorld:
         model, live = self.models[name], await self._live(name)
         await self.jobs.schedules.pause(name)
         if not model.is_paused:
-            if model.due(self.start, self.now):  # what came before the pause is decided first
+            if model.due(self.start, self.now):  # the times before the pause are decided first
                 model.fire(self.start, self.now, live)
             model.pause(self.now)
 
@@ -401,10 +403,10 @@ class ScheduleWorld:
         del self.models[name]
         self.deleted.append(self.ids.pop(name))
 
-    # ── What must hold ──
+    # ── Checks ──
 
     async def compare(self) -> None:
-        """Every nominal time has exactly one record, and it is the right one. No other time has one."""
+        """Check that every nominal time has exactly one record, the right one, and that no other time has a record."""
         store = self.harness.store
         stored = {one.name: one for one in (await self.jobs.schedules.list(limit=1000)).items}
         assert stored.keys() == self.models.keys()
@@ -434,7 +436,7 @@ class ScheduleWorld:
     def _has_next(self, schedule: Schedule, model: Model) -> None:
         horizon = self.start + timedelta(days=DAYS)
         after = Model(model.when, model.upto, start=model.start, end=model.end).due(self.start, horizon)
-        assert schedule.upto <= model.upto  # a look without due times decides nothing, and need not write
+        assert schedule.upto <= model.upto  # without due times a process decides nothing, and need not write
         assert not Model(model.when, schedule.upto, start=model.start, end=model.end).due(self.start, model.upto)
         if after:
             assert schedule.next_run_at == after[0], (model, schedule)
@@ -442,7 +444,7 @@ class ScheduleWorld:
             assert schedule.next_run_at is None or schedule.next_run_at > horizon
 
     async def _one_job_each(self, ids: dict[tuple[str, datetime], str]) -> None:
-        """The jobs and the fires name each other. Jobs of deleted schedules stay."""
+        """Check that the jobs and the fires name each other. Jobs of deleted schedules stay."""
         rows = await self.harness.fetch(
             "SELECT id, schedule_id, fire_at FROM _jobs UNION ALL SELECT id, schedule_id, fire_at FROM _jobs_archive"
         )

@@ -1,4 +1,4 @@
-"""Random lives beside schedules that make jobs, too."""
+"""Random lives in which schedules make jobs, too."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -43,7 +43,7 @@ class ScheduledLives(PlainLives):
         return self.random.choice(found) if found else None
 
     async def _change_some(self, change: Any) -> None:
-        """`change`: from a schedule and the time to a ScheduleChange."""
+        """Change a random schedule. `change` gets the schedule and the time, and returns a ScheduleChange."""
         if (some := await self._some_schedule()) is not None:
             await self.harness.store.change_schedules(Which(ids=(some.id,)), change)
 

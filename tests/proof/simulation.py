@@ -3,8 +3,9 @@
     python -m tests.proof.simulation SEED [--trace]     one run, and its timeline
     python -m tests.proof.simulation FIRST LAST         many
 
-A seed decides everything: what is enqueued, what handlers do, what gets lost, who dies when, and who is faster. So it
-shows the same run each time, also in a year, as long as the code under test asks the same questions.
+A seed decides everything: what is enqueued, what handlers do, which messages get lost, which process dies when, and
+which one is faster. So a seed shows the same run each time, even in a year, as long as the code under test makes the
+same calls.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _FOR_EVER = f"SELECT id FROM _jobs WHERE status = 'waiting' AND run_at >= {NEVER
 
 
 class Outcome(Struct):
-    """What came of a seed."""
+    """The result of one seed."""
 
     seed: int
     history: History
@@ -51,7 +52,7 @@ class Outcome(Struct):
     calls: list[Call]
 
     def fingerprint(self) -> str:
-        """The same for the same run, in whatever process."""
+        """Return a hash that is the same for the same run in every process."""
         told = [
             (round(one.at, 9), one.who, one.verb, one.fate, repr(one.answer) if one.verb != "workers" else "")  # a pid
             for one in self.calls
@@ -60,7 +61,7 @@ class Outcome(Struct):
 
 
 def simulate(seed: int, **changes: Any) -> Outcome:
-    """`changes`: of the Plan."""
+    """Run one seed. `changes`: fields of its Plan to replace."""
     plan = plan_of(seed, **changes)
     world = World(seed, plan.settings, replace(plan.weather, haunted=plan.haunted))
     complaints = _Complaints()
@@ -84,13 +85,14 @@ def simulate(seed: int, **changes: Any) -> Outcome:
             world.close()
     finally:
         log.removeHandler(complaints)
-        log.setLevel(before[0])  # not the attribute: loggers remember what they let through
+        log.setLevel(before[0])  # not log.level: only setLevel clears the logger's cache of enabled levels
         log.propagate = before[1]
     return Outcome(seed, history, violations, world.network.trace)
 
 
 class _Complaints(logging.Handler):
-    """An exception that the product did not expect is always a bug, whatever it did about it."""
+    """Collects logged exceptions: one that the product did not expect is always a bug, however the product handled
+    it."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -102,7 +104,7 @@ class _Complaints(logging.Handler):
 
 
 async def _live(world: World, plan: Plan) -> bool:
-    """Trouble, then calm. Answers whether everything came to an end in time."""
+    """Run the trouble, then the calm. Return True if all jobs came to an end in time."""
     for _ in range(plan.workers):
         await world.boot()
     actors = [
@@ -129,7 +131,7 @@ async def _calm(world: World) -> None:
     for machine in world.machines.values():
         machine.line.cut_until = 0.0
     world.fault("calm", "all")
-    await asyncio.sleep(world.network.weather.longest)  # what is under way ends
+    await asyncio.sleep(world.network.weather.longest)  # until all requests under way have arrived
     for topic in TOPICS:
         with suppress(StoreError), world.operation("resume", "simulation", (), {"topic": topic}):
             world.database.steer_topic(topic, "resume", by="simulation")
@@ -147,7 +149,7 @@ async def _drained(world: World) -> bool:
 
 
 def _release(world: World) -> None:
-    """Jobs that wait for ever get their signal. All others have a time, at which they must go on by themselves."""
+    """Signal the jobs that wait for ever. All other waiting jobs have a time, and must then go on by themselves."""
     for (job_id,) in world.database.conn.execute(_FOR_EVER).fetchall():
         world.signals += 1
         detail = {"name": "go", "id": None, "data": f"s{world.signals}"}
@@ -183,7 +185,7 @@ def _history(world: World, plan: Plan, drained: bool) -> History:
 
 
 def timeline(outcome: Outcome) -> Iterable[str]:
-    """Calls, handlers and faults, in the order in which they happened."""
+    """Return a line for each call, handler and fault, in the order in which they happened."""
     lines: list[tuple[float, str]] = []
     for call in outcome.calls:
         done = "never" if call.done_at is None else f"+{call.done_at - call.at:.3f}"
@@ -203,14 +205,14 @@ def _seconds(micros: int) -> float:
 
 
 class Tally(Struct):
-    """What came of many seeds."""
+    """The result of many seeds."""
 
     seeds: int = 0
     executions: int = 0
     calls: int = 0
     faults: int = 0
     violations: list[str] = []
-    seconds: float = 0.0  # of the processor
+    seconds: float = 0.0  # processor time
 
     def add(self, outcome: Outcome) -> None:
         self.seeds += 1

@@ -1,4 +1,4 @@
-"""Who does what in a simulated run: producers, an operator, and chaos. All of it decided by the seed."""
+"""The actors of a simulated run: producers, an operator, signals, and chaos. The seed decides all that they do."""
 
 from __future__ import annotations
 
@@ -40,22 +40,23 @@ LEASE = 3.0
 
 
 class Plan(Struct):
-    """A run, as its seed wants it. Not every run has every kind of fault: alone, each reaches further."""
+    """The plan of a run, which its seed decides. Not every run has every kind of fault: a fault alone reaches
+    further."""
 
     settings: WorkerSettings
     weather: Weather
     workers: int
     jobs: int
-    tempo: float  # seconds that a handler takes, about
+    tempo: float  # seconds that a handler takes, roughly
     seconds: float  # until calm
     faults: tuple[str, ...]
     operates: bool
-    only: str | None = None  # what handlers do
-    haunted: bool = False  # may inserts and claims be ghosts? See GHOSTS
+    only: str | None = None  # the one kind of run that all handlers do
+    haunted: bool = False  # inserts and claims may be ghosts, too: see GHOSTS
 
 
 def plan_of(seed: int, **changes: Any) -> Plan:
-    """`changes`: what is to be otherwise than the seed says."""
+    """Return the plan of a seed. `changes` replace what the seed decides."""
     chance = Random(f"{seed} plan")
     rate = chance.choice((0.0, 0.01, 0.04))
     some: dict[str, Any] = {
@@ -118,7 +119,7 @@ def _a_job(world: World, plan: Plan, chance: Random) -> Any:
 
 
 def _planned(world: World, runs: list[str]) -> list[str]:
-    """Of every fifth seed, jobs take durable steps; of every seventh, they wait."""
+    """Return the runs of a job. In every fifth seed, jobs take durable steps; in every seventh, they wait."""
     if is_waiting(world):
         return [waiting(runs[0])]
     return list(map(stepped, runs)) if world.seed % STEPPED == STEPPED - 1 else runs
@@ -165,7 +166,7 @@ async def _steer_jobs(world: World, line: Line, verb: str, chance: Random) -> No
         say({one.id: {"done": one.done, "status": one.status} for one in changed})
 
 
-# ── Signals, and the outside ──
+# ── Signals, and outside systems ──
 
 
 def is_waiting(world: World) -> bool:
@@ -177,8 +178,8 @@ class _Refused(StoreError):
 
 
 async def send_signals(world: World, plan: Plan) -> None:
-    """Clients that signal jobs, and repeat what was not answered; the outside that answers callbacks, twice at once; an
-    operator who wakes jobs."""
+    """Act as three actors. Clients signal jobs, and repeat each signal until there is an answer. An outside system
+    answers callbacks, sometimes twice at once. An operator wakes jobs."""
     chance = world.chance("signals")
     while True:
         await asyncio.sleep(chance.expovariate(30 / plan.seconds))
@@ -207,7 +208,7 @@ async def insist(world: World, job_id: str, sent: SignalSent, number: int | None
                 with world.operation("signal", "signaller", (job_id,), detail) as say:
                     [changed] = await line.move([job_id], Signal(by="signaller", sent=sent, number=number))
                     known = changed.why == "known" and unknown
-                    if known and number is not None:  # by which of the two answers?
+                    if known and number is not None:  # it is not known by which of the two answers
                         raise OutcomeUnknown("a callback is answered once")
                     if not changed.done and not known:
                         raise _Refused(str(changed))
@@ -256,7 +257,7 @@ async def disturb(world: World, plan: Plan) -> None:
 
 
 async def _kill(world: World, chance: Random) -> None:
-    """Nobody knows of this death: the lease must run out."""
+    """Kill a worker without a supervisor that notices it: its leases must run out."""
     alive = world.alive()
     if alive:
         dead = chance.choice(alive)

@@ -1,4 +1,4 @@
-"""What only the simulation knows: who was alive and well when a job was taken from it, and what its handlers said."""
+"""Checks of what only the simulation knows: which workers were healthy when they lost a job, and what handlers said."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.proof.lives import World as Lives
 from tests.proof.simulation_world import EPOCH, Machine, World, excuses, overlaps
 from tests.proof.witness import STEPS
 
-_SETTLED_WITHIN = 1.0  # seconds in which a worker that is well must have settled what has ended
+_SETTLED_WITHIN = 1.0  # seconds in which a healthy worker must settle a run that has ended
 
-_HEARD_WITHIN = 0.5  # … beyond a heartbeat, in which it hears that a run of its own is over
+_HEARD_WITHIN = 0.5  # seconds beyond a heartbeat in which a worker must hear that one of its runs is over
 
 
 def check_simulation(world: World, history: History) -> list[Violation]:
@@ -34,7 +34,7 @@ def check_simulation(world: World, history: History) -> list[Violation]:
 
 
 def _business(world: World, history: History) -> Iterator[Violation]:
-    """What a handler wrote together with the completion is there once, and only with that completion."""
+    """A row that a handler wrote together with its completion is there once, and only with that completion."""
     written: dict[str, list[int]] = {}
     for job_id, version in world.database.conn.execute("SELECT job_id, version FROM business").fetchall():
         written.setdefault(job_id, []).append(version)
@@ -50,7 +50,7 @@ def _business(world: World, history: History) -> Iterator[Violation]:
 
 
 def _paid(world: World, history: History) -> Iterator[Violation]:
-    """What a step wrote together with its result is there once."""
+    """A row that a step wrote together with its result is there once."""
     stored = Counter(
         (change.after["job_id"], change.after["version"])
         for change in history.changes
@@ -71,7 +71,7 @@ def _paid(world: World, history: History) -> Iterator[Violation]:
 
 
 def _step_values(world: World, history: History) -> Iterator[Violation]:
-    """What ctx.step returns is what is stored."""
+    """ctx.step returns the stored result."""
     stored = {
         (change.after["job_id"], change.after["name"], str(change.after["result"]))
         for change in history.changes
@@ -83,7 +83,7 @@ def _step_values(world: World, history: History) -> Iterator[Violation]:
 
 
 def _wait_values(world: World, history: History) -> Iterator[Violation]:
-    """What ctx.wait_for returns is what is stored."""
+    """ctx.wait_for returns the stored result."""
     stored = {
         (change.after["job_id"], change.after["name"], change.after["result"])
         for change in history.changes
@@ -96,7 +96,7 @@ def _wait_values(world: World, history: History) -> Iterator[Violation]:
 
 
 def _undone(history: History) -> Iterator[Violation]:
-    """A job that is cancelled while it waits runs once more, up to the wait, and undoes what it did."""
+    """A job that is cancelled while it waits runs once more, up to the wait, and undoes its steps."""
     runs = {(one.job_id, one.version): one for one in history.executions}
     for life in Lives(history).lives:
         kind = (life.steps[0].new["payload"].get("steps") or [""])[0]
@@ -123,23 +123,23 @@ def _is_removal(change: RowChange) -> bool:
 
 
 def _last_words(world: World, history: History) -> Iterator[Violation]:
-    """What a handler says right before it ends is kept, if its outcome is and the line was good."""
+    """The last log line of a handler is kept if its outcome is kept and the worker could reach the database."""
     runs = {(one.job_id, one.version): one for one in history.executions}
     for row in history.archive.values():
         steps, version = row["payload"]["steps"], row["version"]
-        commits = steps[min(version, len(steps)) - 1].startswith("commit")  # these are completed before they end
+        commits = steps[min(version, len(steps)) - 1].startswith("commit")  # completed before the handler ends
         said = [line["text"] for line in row["log"] or ()]
         run = runs.get((row["id"], version))
         if run is None or commits or not row["payload"].get("talks") or f"done {version}" in said:
             continue
         troubles = [*world.machines[run.worker].line.disturbances, *world.network.outages]
-        # The worker waits two seconds for them.
+        # The worker waits two seconds for the last lines to be stored.
         if not overlaps(troubles, _seconds(run.begun), _seconds(run.ended or run.begun) + 2.0):
             yield Violation("WORDS", row["id"], f"run {version} completed, and what it said at last is lost: {said}")
 
 
 class Taking(Struct):
-    """Somebody else put an end to a run, or wants it to end."""
+    """A change by which another process ended a run, or requested its end."""
 
     at: float
     event: str
@@ -150,7 +150,7 @@ class Taking(Struct):
 
 
 def _taken(world: World, history: History) -> Iterator[Violation]:
-    """No job is taken from a worker that is well: it renews its leases, settles what has ended, and listens."""
+    """No job is taken from a healthy worker: it renews its leases, settles ended runs, and hears of cancels."""
     if any(fault.kind == "jump" for fault in history.faults):
         return  # a rescue may be under way when the clock jumps
     runs = {(one.job_id, one.version): one for one in history.executions}
@@ -167,12 +167,13 @@ def _taken(world: World, history: History) -> Iterator[Violation]:
 
 
 def _robbed(world: World, machine: Machine, taking: Taking, run: Execution | None) -> str | None:
-    """An outage is no excuse for robbing: who comes back first must let the others come back, too. But an outage that
-    nobody noticed, or one after the other, is."""
+    """Return "ROBBED" if the job of a healthy worker was rescued. An outage does not excuse that: the process that
+    comes back first must let the others come back, too. Two outages in a row do, or one that was too short to be
+    noticed."""
     if taking.event != "rescued" or _is_wedged(world, taking, run):
         return None
     if run is None and taking.row["status"] == "cancelled":
-        return None  # of a claim whose reply was lost: given back only unless it was cancelled meanwhile
+        return None  # the claim's reply was lost, and a cancel came before the worker could give the job back
     since, until = taking.at - world.settings.beat, taking.at
     outages = [one for one in world.network.outages if overlaps([one], since - 1.0, until)]
     if len(outages) > 1 or any(end - start < 2 * world.settings.beat for start, end in outages):
@@ -183,7 +184,7 @@ def _robbed(world: World, machine: Machine, taking: Taking, run: Execution | Non
 
 
 def _forgotten(world: World, machine: Machine, taking: Taking, run: Execution | None) -> str | None:
-    """It had ended long before, and nothing kept its worker from settling it."""
+    """Return "FORGOTTEN" if the run had ended long before, and nothing had kept its worker from settling it."""
     if run is None or run.ended is None or run.told == "lost" or taking.event == "cancel_requested":
         return None
     ended = _seconds(run.ended)
@@ -193,7 +194,7 @@ def _forgotten(world: World, machine: Machine, taking: Taking, run: Execution | 
 
 
 def _was_not_told(world: World, machine: Machine, taking: Taking, run: Execution) -> bool:
-    """It went on although it was over, its worker could know, and it never heard of it."""
+    """Return True if the run went on after it was over, and was never told although its worker could have known."""
     if run.ended is None or run.told is not None:
         return False
     troubles = [*excuses(machine, machine.heartbeat_thread), *world.network.outages]
@@ -203,7 +204,7 @@ def _was_not_told(world: World, machine: Machine, taking: Taking, run: Execution
 
 
 def _is_wedged(world: World, taking: Taking, run: Execution | None) -> bool:
-    """Past its timeout and grace: alive is not enough."""
+    """Return True if the run is past its timeout and grace. Its worker may then lose the job although it is alive."""
     if run is None:
         return False
     return bool(taking.at - _seconds(run.begun) > taking.row["timeout"] + world.settings.grace)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Counting(SqliteConnection):
-    """Tells the witness its transactions apart."""
+    """Counts its transactions, so that the witness can tell them apart."""
 
     begun = 0
 
@@ -30,7 +30,7 @@ class Counting(SqliteConnection):
 
 
 class _AtOnce(SqliteStore):
-    """The verbs of an SQLite store, on one connection, without threads: none of them waits."""
+    """The verbs of an SQLite store, on one connection and without threads, so that no verb waits."""
 
     def __init__(self, connection: SqliteConnection, clock: Callable[[], int]) -> None:
         super().__init__(None, clock=clock)
@@ -79,7 +79,7 @@ class Tables:
 
 
 def drive(work: Any) -> Any:
-    """A coroutine that never waits."""
+    """Run a coroutine that never waits, and return its result."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -88,7 +88,7 @@ def drive(work: Any) -> Any:
 
 
 class _Kept:
-    """One connection serves all runs of a process: compiling every statement anew would take longer than running it."""
+    """The one connection for all runs of a process. Compiling each statement anew would take longer than running it."""
 
     def __init__(self) -> None:
         conn = sqlite3.connect(":memory:", isolation_level=None)
@@ -114,7 +114,7 @@ _kept: list[_Kept] = []
 
 
 def new_database(clock: Callable[[], int]) -> SimulatedDatabase:
-    """Empty. The one before is gone."""
+    """Return an empty database. The database of the previous run is gone then."""
     if not _kept:
         _kept.append(_Kept())
     return _kept[0].begin(clock)

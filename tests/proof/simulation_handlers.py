@@ -1,4 +1,4 @@
-"""What jobs do in the simulation: their payload says it, one step for each run. The last step repeats."""
+"""The handlers of the simulation. A job's payload says what each run does; further runs repeat the last entry."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TOPICS = ("calls", "mails", "sums")
 BUSINESS = "CREATE TABLE business (job_id TEXT NOT NULL, version INTEGER NOT NULL)"
 
 PAID = "CREATE TABLE paid (job_id TEXT NOT NULL, version INTEGER NOT NULL)"
-STEPPED = 5  # of so many seeds, one has jobs that take durable steps: the others are what they were without these
+STEPPED = 5  # one of so many seeds has jobs that take durable steps; the other seeds stay as they were
 
-WAITING = 7  # of so many seeds, one has jobs that wait
+WAITING = 7  # one of so many seeds has jobs that wait
 
 _STEPS = ("work", "fail", "final", "snooze", "give_up", "hang", "deaf", "block", "polite", "commit", "enqueue", "beat")
 _PARTS = 4
@@ -30,7 +30,8 @@ _CHANCES = (40, 12, 2, 8, 2, 3, 2, 3, 8, 10, 4, 3)
 
 
 def steps(chance: Random, tempo: float, only: str | None = None) -> list[str]:
-    """What the runs of a job will do. `tempo`: seconds that they take, about. `only`: each does that."""
+    """Return what the runs of a job will do. `tempo`: the seconds that a run takes, roughly. `only`: the kind of all
+    runs."""
     planned = chance.choices(_STEPS, _CHANCES, k=chance.choice((1, 1, 2, 3)))
     if planned[-1] not in ("work", "commit"):
         planned.append(chance.choice(("work", "commit")))
@@ -38,7 +39,7 @@ def steps(chance: Random, tempo: float, only: str | None = None) -> list[str]:
 
 
 def stepped(run: str) -> str:
-    """The same by durable steps."""
+    """Return the same run, with durable steps."""
     kind, seconds = run.split()
     return f"{ {'work': 'steps', 'fail': 'step_fail', 'commit': 'pay'}.get(kind, kind) } {seconds}"
 
@@ -47,13 +48,13 @@ _WAITS = ("wait", "endless", "nap", "undo", "callback")
 
 
 def waiting(run: str) -> str:
-    """The same by waits. Every run of a job replays the same handler."""
+    """Return the same run, with waits. Every run of a job replays the same handler."""
     kind, seconds = run.split()
     return f"{_WAITS[_STEPS.index(kind) % len(_WAITS)]} {seconds}"
 
 
 class Stage(Protocol):
-    """Where handlers run: notes down what they do."""
+    """The world in which handlers run. It records what they do."""
 
     over: bool
 
@@ -71,7 +72,7 @@ class Stage(Protocol):
 
 
 def make_tasks(host: Any) -> dict[str, Task[..., Any]]:
-    # Local, so that no child process can import it: also suspects run here.
+    # The function is local, so no child process can import it. So suspects run here, too.
     async def run(job: Job, ctx: Context, steps: list[str], talks: bool = False) -> Any:
         lane = CURRENT.get()
         assert lane is not None
@@ -134,7 +135,7 @@ async def send(ctx: Context, seconds: float) -> list[Any]:
 
 @step
 async def pay(ctx: Context, seconds: float) -> list[Any]:
-    """Exactly once in the database."""
+    """Pay exactly once in the database."""
     done = await _work(ctx, "pay", seconds)
     async with ctx.transaction() as conn:
         conn.execute("INSERT INTO paid VALUES (?, ?)", (ctx.job.id, ctx.job.version))
@@ -154,11 +155,11 @@ async def _take_steps(kind: str, seconds: float, job: Job, ctx: Context, lane: L
 
 # ── Waits ──
 
-NOTHING = "nothing"  # what a wait gives that has timed out
+NOTHING = "nothing"  # the result of a wait that has timed out
 
 
 async def _wait(kind: str, seconds: float, job: Job, ctx: Context, lane: Lane) -> Any:
-    """Signals come while it waits, before, at the same moment, or never."""
+    """Wait as the kind says. Signals come before the wait, during it, at the same moment, or never."""
     stage: Stage = lane.owner.stage
     soon = 0.3 + 8 * seconds
     match kind:
@@ -170,7 +171,7 @@ async def _wait(kind: str, seconds: float, job: Job, ctx: Context, lane: Lane) -
             stage.wait_returned(job, "go", await ctx.wait_for("go", timeout=soon, default=NOTHING))
         case "undo":
             stage.step_returned(job, "fetch", await ctx.step(fetch, seconds))
-            await asyncio.sleep(min(2 * seconds, 0.9))  # a run that undoes must come to the wait all the same
+            await asyncio.sleep(min(2 * seconds, 0.9))  # the run that undoes must reach the wait in spite of this
             try:
                 stage.wait_returned(job, "go", await ctx.wait_for("go", timeout=4 * soon))
             except Cancelled:
@@ -194,7 +195,7 @@ async def _perform(kind: str, seconds: float, job: Job, ctx: Context, lane: Lane
     if kind in _WAITS:
         return await _wait(kind, seconds, job, ctx, lane)
     match kind:
-        case "block":  # as time.sleep() would: nothing else of this thread runs meanwhile
+        case "block":  # like time.sleep(): nothing else of this thread runs meanwhile
             lane.hold(10 * seconds)
             await asyncio.sleep(0)
         case "hang":
@@ -205,7 +206,7 @@ async def _perform(kind: str, seconds: float, job: Job, ctx: Context, lane: Lane
             for _ in range(10):
                 ctx.check()
                 await asyncio.sleep(seconds / 4)
-        case _:  # in parts: work that is interrupted is not done meanwhile
+        case _:  # in parts: while the process is frozen, only one part can pass
             for _ in range(_PARTS):
                 await asyncio.sleep(seconds / _PARTS)
     match kind:

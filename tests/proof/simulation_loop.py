@@ -1,8 +1,8 @@
 """An event loop in virtual time, for several simulated processes at once.
 
-Time passes only when nobody has anything to do, so a minute takes milliseconds, and the same calls come in the same
-order every time. A `Lane` is a thread of a simulated process: what was started in it can be held back (SIGSTOP, or a
-handler that blocks) or dropped (SIGKILL), without the code in it noticing or cleaning up.
+Time passes only when no task has anything to do. So a minute takes milliseconds, and the same calls come in the same
+order every time. A `Lane` is a thread of a simulated process. The simulation can hold back its tasks (SIGSTOP, or a
+handler that blocks) or drop them (SIGKILL). The code in them does not notice this, and does not clean up.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    _Base = Any  # to type checkers it is abstract: sockets, signals and subprocesses are missing, as they should be
+    _Base = Any  # for type checkers the loop is abstract: it has no sockets, signals and subprocesses, on purpose
 else:
     _Base = asyncio.AbstractEventLoop
 
 T = TypeVar("T")
 
-MOST_TURNS = 20_000  # of the loop without time passing: somebody spins
+MOST_TURNS = 20_000  # turns of the loop without time passing; if there are more, a task spins
 
 
 class Stuck(Exception):
-    """Nobody will ever do anything again, or somebody does so without end."""
+    """No task will ever do anything again, or a task runs without end."""
 
 
 class Handle:
-    """As asyncio's, but cheap: there are thousands in a run."""
+    """Like asyncio's Handle, but cheap: there are thousands in a run."""
 
     __slots__ = ("args", "at", "callback", "context", "off")
 
@@ -58,15 +58,15 @@ class Handle:
 
 
 class Lane:
-    """`owner`: whose thread it is."""
+    """A thread of the simulated process `owner`."""
 
     def __init__(self, loop: VirtualLoop, owner: Any) -> None:
         self.owner = owner
         self.dead = False
         self.held = False
-        self.holds: list[tuple[float, float]] = []  # from when to when
+        self.holds: list[tuple[float, float]] = []  # the spans in which it was held
         self._loop = loop
-        self.context = Context()  # what is called in it, and whatever comes of that, belongs to the lane
+        self.context = Context()  # all calls in it, and the calls that these make, belong to the lane
         self.context.run(CURRENT.set, self)
         self._until = 0.0
         self._backlog: list[Handle] = []
@@ -75,7 +75,7 @@ class Lane:
         return self._loop.create_task(work, context=self.context.copy())
 
     def hold(self, seconds: float) -> None:
-        """Nothing of it runs for so long; then all that came due meanwhile."""
+        """Hold all calls of the lane for so long. Then run those that came due meanwhile."""
         self.held = True
         now = self._loop.time()
         self.holds.append((now, now + seconds))
@@ -83,11 +83,11 @@ class Lane:
         self._loop.call_at(self._until, self._release, context=Context())
 
     def kill(self) -> None:
-        """Nothing of it runs ever again, not even what would clean up."""
+        """Never run any call of the lane again, not even those that would clean up."""
         self.dead = True
 
     def revive(self) -> None:
-        """What was held back goes on. The dead are revived only to be cancelled, when all is over."""
+        """Run the calls that were held back. Dead lanes are revived only at the end, to be cancelled."""
         self.dead = self.held = False
         backlog, self._backlog = self._backlog, []
         self._loop.ready.extend(backlog)
@@ -104,7 +104,7 @@ CURRENT: ContextVar[Lane | None] = ContextVar("lane", default=None)
 
 
 class _Task(asyncio.Task[T]):
-    """Sets of tasks are iterated in the same order every time: their hash is a number, not an address."""
+    """A task whose hash is a number, not an address. So sets of tasks are iterated in the same order every time."""
 
     number = 0
 
@@ -113,12 +113,12 @@ class _Task(asyncio.Task[T]):
 
 
 class VirtualLoop(_Base):  # type: ignore[misc]
-    """`problems`: what nobody caught."""
+    """An event loop in virtual time. `problems`: the errors that no code caught."""
 
     def __init__(self, start: float) -> None:
         self.ready: deque[Handle] = deque()
         self.problems: list[str] = []
-        self.tasks: set[asyncio.Task[Any]] = set()  # also those of the dead: collected, they would clean up
+        self.tasks: set[asyncio.Task[Any]] = set()  # also of dead lanes: the garbage collector would have them clean up
         self._now = start
         self._timers: list[tuple[float, int, Handle]] = []
         self._count = 0
@@ -127,7 +127,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
     # ── Running ──
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Until `main` has ended, whatever else is under way."""
+        """Run until `main` has ended, whatever else is under way, and return its result."""
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
@@ -139,14 +139,14 @@ class VirtualLoop(_Base):  # type: ignore[misc]
             events._set_running_loop(before)
 
     def end(self, lanes: list[Lane]) -> None:
-        """Cancel everything, also the dead: whoever still refuses is an error."""
+        """Cancel all tasks, also those of dead lanes. Raise Stuck if a task can't be cancelled."""
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
             for _ in range(50):
                 self._long_polls = 0
                 for lane in lanes:
-                    lane.revive()  # again: a handler that goes on may block its thread once more
+                    lane.revive()  # in each round: a handler that goes on may block its thread once more
                 for task in list(self.tasks):
                     task.cancel()
                 while self.ready:
@@ -187,7 +187,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         while timers and timers[0][0] <= self._now:
             self.ready.append(heapq.heappop(timers)[2])
 
-    # ── What asyncio asks of a loop ──
+    # ── The methods that asyncio needs of a loop ──
 
     def time(self) -> float:
         return self._now
@@ -247,7 +247,7 @@ _NOBODY = Context()
 
 
 class LaneLoop(_Base):  # type: ignore[misc]
-    """The loop as another thread has it in hand: what is called through it runs in this lane."""
+    """The loop, as another thread uses it: all calls through it run in this lane."""
 
     def __init__(self, loop: VirtualLoop, lane: Lane) -> None:
         self._loop = loop
@@ -276,7 +276,7 @@ class LaneLoop(_Base):  # type: ignore[misc]
 
 
 class LanePortal:
-    """Stands in for client.portal.Portal: the thread is the heartbeat thread's lane of whoever makes it."""
+    """Stands in for client.portal.Portal. Its thread is the heartbeat thread's lane of the machine that makes it."""
 
     def __init__(self, name: str = "") -> None:
         here = CURRENT.get()

@@ -198,7 +198,7 @@ def disturb_runs_that_undo(patch: pytest.MonkeyPatch) -> None:
 
 
 FREEZES: dict[str, Any] = {"faults": ("freeze",), "tempo": 0.8, "seconds": 10.0}
-# Handlers that ignore a cancel are still at work when their worker wakes up and another one has their job.
+# Handlers that ignore a cancel are still at work when their worker wakes up and another worker has their job.
 DEAF: dict[str, Any] = {"faults": ("freeze",), "only": "deaf", "jobs": 10, "tempo": 1.0, "seconds": 14.0}
 OUTAGES: dict[str, Any] = {"faults": ("outage",), "tempo": 0.8, "seconds": 14.0, "jobs": 20}
 LOSSES: dict[str, Any] = {
@@ -211,7 +211,7 @@ CANCELS: dict[str, Any] = {"operates": True, "faults": (), "jobs": 25, "tempo": 
 KILLS: dict[str, Any] = {"faults": ("kill",), "tempo": 0.8}
 CALM: dict[str, Any] = {"faults": ()}
 
-# What is broken, the climate in which that shows soonest, and a seed that showed it: where to begin to look.
+# Each has the break, the climate in which it shows soonest, and a seed that has shown it, which is tried first.
 SABOTAGES: tuple[tuple[Break, dict[str, Any], int], ...] = (
     (settle_whatever_the_version, FREEZES, 15),
     (renew_and_report_whatever_the_version, DEAF, 6),
@@ -230,7 +230,7 @@ SABOTAGES: tuple[tuple[Break, dict[str, Any], int], ...] = (
     (forget_to_store_results, CALM, 4),
     (store_steps_whatever_the_version, FREEZES, 19),
 )
-# The same for defences of waits. Of every seventh seed, handlers wait.
+# The same for defences of waits. In every seventh seed, handlers wait.
 WAITS: dict[str, Any] = {"weather": Weather(unheard=0.03, latency=0.2), "faults": (), "jobs": 25, "operates": True}
 WAIT_SABOTAGES: tuple[tuple[Break, dict[str, Any], int], ...] = (
     (wait_whatever_has_come, WAITS, 7),

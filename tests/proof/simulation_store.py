@@ -1,6 +1,6 @@
-"""A store at the far end of an unreliable line. The database is real; requests and replies take time, and get lost.
+"""A store at the far end of an unreliable line. The database is real. Requests and replies take time, and get lost.
 
-A request that has left its process is carried out whether or not that process lives to hear the reply.
+A request that has left its process is carried out even if that process dies before the reply comes.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ WRITES = frozenset(
         "promote", "move_due", "prune", "move", "steer_topic", "set_backoff", "tidy", "run_bulk",
     }
 )  # fmt: skip
-# What may be carried out after its client was told that the line broke. Not an insert, which could make a job anew that
-# a repeat of it had made and that is completed by now; nor a claim, of which no worker would know. Both are open.
+# Calls that may be carried out after their client was told that the line broke. An insert may not: its repeat may have
+# made the job, the job may be completed by now, and the insert would make it anew. A claim may not either: no worker
+# would know of it. Both are open, and happen only in haunted weather.
 GHOSTS = WRITES - {"insert", "claim"}
 _NOBODY = Context()  # the network belongs to no process
-_MOST_WAIT = 0.4  # seconds until a dead line is noticed
+_MOST_WAIT = 0.4  # seconds until a client notices a dead line, at most
 
 
 class Call(Struct):
-    """A line of the trace."""
+    """One call, as the trace shows it."""
 
     at: float
     who: str
@@ -48,7 +49,7 @@ class Call(Struct):
 
 
 class Weather(Struct):
-    """Chances of what may happen to a call; 0 is never. `calm`: nothing happens any more."""
+    """The chance of each kind of trouble for a call; 0 means never. `calm`: there is no trouble any more."""
 
     refused: float = 0.0
     unsent: float = 0.0
@@ -57,19 +58,19 @@ class Weather(Struct):
     late: float = 0.0
     ghost: float = 0.0
     latency: float = 0.01  # seconds, one way, at most
-    lateness: float = 3.0  # … of what comes late
-    deaf: float = 0.3  # chance that a ring is not heard
+    lateness: float = 3.0  # seconds by which a request or reply is late, at most
+    deaf: float = 0.3  # chance that a waiting process does not hear a ring
     haunted: bool = False
     calm: bool = False
 
     @property
     def longest(self) -> float:
-        """Seconds after which whatever was sent has been done."""
+        """The seconds after which every request that was sent has been carried out."""
         return 2 * self.latency + (self.lateness if self.late or self.ghost else 0.0)
 
 
 class Network:
-    """What all lines have in common."""
+    """The state that all lines share."""
 
     def __init__(self, loop: VirtualLoop, database: SimulatedDatabase, weather: Weather, chance: Random) -> None:
         self.loop = loop
@@ -79,7 +80,7 @@ class Network:
         self.trace: list[Call] = []
         self.down_until = 0.0
         self.outages: list[tuple[float, float]] = []
-        self.on_commit: Callable[[Guard], None] = lambda guard: None  # of a handler's transaction
+        self.on_commit: Callable[[Guard], None] = lambda guard: None  # called when a handler has committed
         self.waiting: list[tuple[asyncio.Future[bool], Handle]] = []
 
     @property
@@ -110,8 +111,8 @@ class Network:
 class Line:
     """Implements rowlock.stores.base.Store for one process, as far as workers and clients use it.
 
-    `script`: what happens to the next calls, whatever the weather. `disturbances`: from when to when something went
-    wrong on it alone, which is an excuse for a lease that was not renewed."""
+    `script`: the fates of the next calls, whatever the weather. `disturbances`: the spans in which something went wrong
+    on this line alone. They excuse a lease that was not renewed."""
 
     traits = Traits(any_loop=True, is_private=True, watches_commits=True)
     owes_ring = False
@@ -160,7 +161,7 @@ class Line:
 
     @asynccontextmanager
     async def transaction(self, guard: Guard, *, longest: float) -> AsyncIterator[Any]:
-        """What is done in it must not wait: there is one connection for all."""
+        """The caller must not wait inside: there is one connection for all lines."""
         await self._send("now", (), {})
         call = self._note("transaction", (guard,), {}, self._fate())
         if call.fate in ("refused", "unsent", "busy", "down", "cut"):
@@ -199,7 +200,7 @@ class Line:
         return call
 
     def _may_haunt(self, verb: str, args: tuple[Any, ...]) -> bool:
-        """`settle` may claim as well."""
+        """Return True if the call may be a ghost. A `settle` that also claims counts as a claim."""
         return self._network.weather.haunted or (verb in GHOSTS and (verb != "settle" or args[1:] in ((), (None,))))
 
     def _fate(self) -> str:
@@ -288,7 +289,7 @@ class Line:
 def _refuse(reply: asyncio.Future[Any], error: Exception) -> None:
     if not reply.done():
         reply.set_exception(error)
-        reply.exception()  # asyncio must not complain if nobody lives to hear it
+        reply.exception()  # otherwise asyncio complains if the process that waits for the reply is dead
 
 
 def _set(future: asyncio.Future[Any], value: Any) -> None:

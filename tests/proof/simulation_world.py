@@ -54,10 +54,10 @@ from tests.proof.simulation_handlers import make_tasks
 from tests.proof.simulation_loop import Lane, LaneLoop, LanePortal, VirtualLoop
 from tests.proof.simulation_store import Line, Network, Weather
 
-START = 1000.0  # on the loop's clock: to a worker, 0 means never
-EPOCH = 1_767_225_600_000_000 - int(START * 1e6)  # on the database's clock, microseconds
+START = 1000.0  # by the loop's clock; not 0, which means "never" to a worker
+EPOCH = 1_767_225_600_000_000 - int(START * 1e6)  # the zero of the loop's clock by the database's clock, microseconds
 _LATE = 0.9  # seconds that a supervisor waits beyond the grace
-_BACKOFF = Quadratic(unit=0.5)  # of rescues: the real one would make every run an hour long
+_BACKOFF = Quadratic(unit=0.5)  # the backoff of rescues; the real one would make every run an hour long
 
 
 class Machine:
@@ -78,7 +78,7 @@ class Machine:
         self._world = world
 
     async def start(self) -> None:
-        """As its supervisor does: again, if the database is away."""
+        """Start the worker as its supervisor does: try again while the database is away."""
         while True:
             made = await self.main.spawn(self._start())
             if made is not None:
@@ -89,13 +89,13 @@ class Machine:
     async def _start(self) -> Worker | None:
         noted = running_board.RunningBoard(
             bytearray(running_board._START + 64 * running_board._ENTRY.size)
-        )  # read after its death
+        )  # the supervisor reads it after the worker's death
         made = Worker(
             self._world.settings,
             LANES,
             (),
             self,
-            cast(Any, self),  # it is its own Host and Stores
+            cast(Any, self),  # the machine is its own Host and Stores
             _publish_nothing,
             cast(Any, NoSchedules()),
             version="0",
@@ -122,14 +122,14 @@ class Machine:
     def _replace(self, *, at_once: bool) -> None:
         self._world.replace(self, at_once=at_once)
 
-    # ── What a worker needs of client.connections.Stores ──
+    # ── The methods of client.connections.Stores that a worker needs ──
 
     async def handle(self) -> Any:
         return SimpleNamespace(store=self.line)
 
     async def close_here(self) -> None: ...
 
-    # ── What a handler needs of its Jobs ──
+    # ── The methods of Jobs that a handler needs ──
 
     async def enqueue(self, topic: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Enqueued:
         return await self._world.enqueue(self.group, self.name, new_job(self._world.ids.one(), topic, payload))
@@ -203,7 +203,7 @@ class Machine:
 
 
 def excuses(machine: Machine, lane: Lane) -> list[tuple[float, float]]:
-    """From when to when something of its own kept this thread of it from the database."""
+    """Return the spans in which something on this machine kept this thread from the database."""
     born, gone = (-inf, machine.born), (inf if machine.gone is None else machine.gone, inf)
     return [born, gone, *lane.holds, *machine.line.disturbances]
 
@@ -245,21 +245,21 @@ class World:
         self.step_values: list[tuple[str, str, Any]] = []  # job, name, and what ctx.step returned
         self.wait_values: list[tuple[str, str, Any]] = []  # job, signal, and what ctx.wait_for returned
         self.calls_made: list[tuple[str, str, int]] = []  # callbacks: job, signal, number
-        self.signals = 0  # that were sent so far
+        self.signals = 0  # number of signals sent so far
         self.operations: list[Operation] = []
         self.faults: list[Fault] = []
         self.bad_stops: list[str] = []
         self.over = False
 
     def chance(self, name: str) -> Random:
-        """A stream of its own for everyone, so that one more call here changes nothing there."""
+        """Return the actor's own random stream. So one more draw by an actor changes nothing for the other actors."""
         return Random(f"{self.seed} {name}")
 
     def database_clock(self) -> int:
         return EPOCH + round((self.loop.time() + self.clock_ahead) * 1e6)
 
     def micros(self) -> int:
-        """What clients and handlers go by: it never jumps."""
+        """Return the clock of clients and handlers in microseconds. It never jumps."""
         return EPOCH + round(self.loop.time() * 1e6)
 
     def fault(self, kind: str, target: str) -> None:
@@ -274,12 +274,12 @@ class World:
         return machine
 
     def alive(self) -> list[Machine]:
-        """With a worker that has started, and was not told to end."""
+        """Return the machines whose worker has started and was not told to end."""
         there = [machine for machine in self.machines.values() if machine.gone is None]
         return [machine for machine in there if machine.worker is not None and not machine.told_to_end]
 
     def replace(self, machine: Machine, *, at_once: bool) -> None:
-        """A worker asked for it: as the supervisor does."""
+        """Replace a worker that asked for it, as the supervisor does."""
         if at_once:
             self.fault("exit", machine.name)
             machine.kill()
@@ -288,7 +288,7 @@ class World:
         self.loop.create_task(self.boot(), context=CONTEXT.copy())
 
     async def stop(self, machine: Machine) -> None:
-        """SIGTERM, and SIGKILL for whoever doesn't make it in time: as the supervisor does."""
+        """Stop a worker as the supervisor does: with SIGTERM, and with SIGKILL if it does not end in time."""
         stopping = machine.worker
         assert stopping is not None
         machine.told_to_end = True
@@ -306,7 +306,7 @@ class World:
             await self.take_back(machine, blameless=True)
 
     async def take_back(self, machine: Machine, *, blameless: bool = False) -> None:
-        """As the supervisor does after a death."""
+        """Take back the jobs of a dead worker, as the supervisor does."""
         assert machine.worker is not None
         order = Rescue("", machine.name, *accuse(machine.worker.slots.running_board), "was killed", blameless, 60.0)
         for _ in range(10):
@@ -333,7 +333,7 @@ class World:
     ) -> Iterator[Callable[[dict[str, Any]], None]]:
         answers: list[dict[str, Any]] = []
         n, begun, outcome = len(self.operations), self.micros(), "unknown"
-        # Whoever asks may die before it hears: until then, nobody knows.
+        # The client may die before it gets the answer. Until then, the outcome is unknown.
         self.operations.append(Operation(client, n, verb, begun, begun, outcome, tuple(ids), None, detail))
         try:
             yield answers.append
@@ -365,7 +365,8 @@ class World:
             one.error = None if error is None else type(error).__name__
 
     def _committed(self, guard: Guard) -> None:
-        """A handler has completed its job by itself: whatever becomes of it now, its work is done."""
+        """A handler has completed its job in its own transaction. Whatever happens to the handler now, its run has
+        ended."""
         if guard.completion is None:
             return
         [one] = [one for one in self.runs if (one.job_id, one.version) == (guard.id, guard.version)]
@@ -436,7 +437,7 @@ def inhabited(world: World) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-CONTEXT = contextvars.Context()  # of no machine
+CONTEXT = contextvars.Context()  # belongs to no machine
 LANES = {rowlock.core.job.Lane(topic): task for topic, task in make_tasks(None).items()}
 
 

@@ -1,7 +1,7 @@
-"""A fleet that has nothing but the SQL functions: producers, workers and a rescuer, all at once, on real time.
+"""A fleet that uses only the SQL functions: producers, workers and a rescuer, all at once, in real time.
 
-Somebody cuts their connections all the time, in the middle of transactions too. Workers die without a word, freeze for
-longer than their lease, and want to settle then. Everybody asks again until there is an answer.
+The test cuts their connections all the time, in the middle of transactions too. Workers die without a word, or freeze
+for longer than their lease and then try to settle. Every client repeats its call until there is an answer.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ T = TypeVar("T")
 LEASE = 1.0
 TOPICS = ("mail", "bills")
 NAME = "sql fleet"
-# The last one: when asyncpg is cut off between two messages, it may lose track of itself.
+# The last one: if asyncpg is cut off between two messages, its internal state may be wrong.
 CUT = (
     OSError,
     asyncpg.AdminShutdownError,
@@ -41,7 +41,7 @@ _SOON = timedelta(milliseconds=20)
 
 
 class Line:
-    """A connection that is made again whenever it was cut."""
+    """A connection that is made anew after each cut."""
 
     def __init__(self, url: str, chance: Random) -> None:
         self._url = url
@@ -49,7 +49,7 @@ class Line:
         self._client: SqlClient | None = None
 
     async def once(self, call: Callable[[SqlClient], Awaitable[T]]) -> T:
-        """May be cut off; then it has happened or not."""
+        """Make the call once. If the connection is cut, the call may have happened or not."""
         client = self._client or await SqlClient.connect(self._url, application_name=NAME)
         self._client = None
         try:
@@ -58,7 +58,7 @@ class Line:
             else:
                 async with client.connection.transaction():
                     answer = await call(client)
-                    await client.connection.execute("SELECT pg_sleep(0.005)")  # a good moment to cut it
+                    await client.connection.execute("SELECT pg_sleep(0.005)")  # time to cut the connection
         except BaseException:
             client.connection.terminate()
             raise
@@ -66,7 +66,7 @@ class Line:
         return answer
 
     async def insist(self, call: Callable[[SqlClient], Awaitable[T]]) -> tuple[T, bool]:
-        """Until there is an answer; and whether that is the answer to a repeat."""
+        """Repeat the call until there is an answer. Return the answer, and whether it answers a repeat."""
         repeated = False
         while True:
             with suppress(*CUT):
@@ -80,7 +80,7 @@ class Line:
 
 
 class SqlFleet:
-    """`history` is what is on record, `wrong` what nobody should have been told."""
+    """`history` is the record. `wrong` has the answers that no client should have got."""
 
     def __init__(self, url: str, seed: int, jobs: int) -> None:
         self.random = Random(seed)
@@ -104,7 +104,7 @@ class SqlFleet:
                 for n in range(5):
                     group.create_task(self._work(f"host-{n}-{self.random.randrange(1 << 32):08x}"))
         finally:
-            self._over = True  # told, not cancelled: a driver that is cut off at that moment would swallow it
+            self._over = True  # not a cancel: a driver that is cut off at that moment would swallow it
             await asyncio.gather(*others)
         self.history.at_rest = True
         return await witness.collect(self.history)
@@ -141,7 +141,7 @@ class SqlFleet:
             try:
                 runs = await line.once(lambda sql: sql.claim(worker, *TOPICS, n=2, lease=timedelta(seconds=LEASE)))
             except CUT:
-                continue  # what was claimed, if anything was, is taken back
+                continue  # the rescuer takes back the claimed jobs, if there are any
             for run in runs:
                 await self._handle(line, run)
             if not runs:
@@ -156,19 +156,19 @@ class SqlFleet:
     async def _handle(self, line: Line, run: SqlRun) -> None:
         lease = timedelta(seconds=LEASE)
         if (await line.insist(lambda sql: sql.heartbeat(run, lease)))[0] == "lost":
-            return  # not begun: it stood in line behind one that took long
+            return  # the run has not begun: it waited too long behind another run of this worker
         begun, fate = now(), self.random.random()
-        if fate < 0.06:  # it dies
+        if fate < 0.06:  # the worker dies
             self._ran(run, begun, None)
             return
-        if fate < 0.12:  # it freezes
+        if fate < 0.12:  # the worker freezes
             await asyncio.sleep(1.3 * LEASE)
         error, write = self._end(run)
         self._ran(run, begun, now(), result=None if error else _output(run), error=error)
         answer, repeated = await line.insist(write)
         if answer not in ("applied", "lost") and not (repeated and answer == "already"):
             self.wrong.append(f"{run} was told {answer}")
-        if self.random.random() < 0.2:  # it has forgotten that it asked
+        if self.random.random() < 0.2:  # the worker repeats its call, although it had an answer
             again, _ = await line.insist(write)
             if again != ("lost" if answer == "lost" else "already"):
                 self.wrong.append(f"{run} was told {answer}, then {again}")
@@ -186,7 +186,7 @@ class SqlFleet:
     def _ran(self, run: SqlRun, begun: int, ended: int | None, **facts: Any) -> None:
         self.history.executions.append(Execution(run.worker, run.id, run.version, begun, ended, **facts))
 
-    # ── Those who disturb, and who clean up ──
+    # ── Rescues, and cut connections ──
 
     async def _rescue(self) -> None:
         line = Line(self._url, self.random)

@@ -1,7 +1,7 @@
-"""Random lives with clients that have nothing but the SQL functions, beside the store's own.
+"""Random lives in which some clients use only the SQL functions, and others use the store.
 
-Their connections are cut before a COMMIT, which undoes the call, and after it, when only the answer is lost; then they
-ask again. And old calls come back from runs that have long been over.
+The connections of SQL clients are cut before a COMMIT, which undoes the call, or after it, so that only the answer is
+lost. Then the client repeats the call. Calls of runs that ended long ago are repeated, too.
 """
 
 from collections.abc import Awaitable, Callable
@@ -36,9 +36,9 @@ def _output(run: SqlRun) -> dict[str, Any]:
 
 
 class SqlLives(RandomLives):
-    """`wrong`: answers that were not what they had to be."""
+    """`wrong`: the wrong answers."""
 
-    # No id is used again: an old call of the same worker about version 1 would be one about the new job.
+    # No id is used again: an old call of the same worker about version 1 would then be about the new job.
     verbs = (
         *(verb for verb in RandomLives.verbs if verb != "reuse"),
         *("sql_claim", "sql_settle", "zombie", "stranger") * 4,
@@ -63,7 +63,7 @@ class SqlLives(RandomLives):
         return self._client
 
     async def _cut(self) -> None:
-        """By the server, as it would for a client that has gone."""
+        """Let the server cut the connection, as it does for a client that is gone."""
         assert self._client is not None
         pid = self._client.connection.get_server_pid()
         await self.harness.fetch(f"SELECT pg_terminate_backend({pid})")
@@ -74,7 +74,8 @@ class SqlLives(RandomLives):
         self.cuts += 1
 
     async def _call(self, call: Callable[[SqlClient], Awaitable[Any]]) -> tuple[Any, Any]:
-        """The call's answer, and that of the one before it, if it had to be repeated because its own got lost."""
+        """Return the call's answer. If that answers a repeat because the first answer got lost, return the first
+        answer, too, else None."""
         sql = await self._sql()
         fate = self.random.random()
         if fate < 0.15:
@@ -110,12 +111,12 @@ class SqlLives(RandomLives):
         self._note("enqueue", [own], answer=said, detail={"topic": topic, "key": key, "scope_id": scope_id})
 
     async def _sql_again(self) -> None:
-        """A client that doesn't know what became of its job enqueues it again, however long ago that was."""
+        """A client that doesn't know whether its job was made enqueues it again, however late."""
         made = [one for one in self.history.operations if one.ids and "-9000-" in one.ids[0] and one.verb == "enqueue"]
         if made:
             one = self.random.choice(made)
             [own], detail = one.ids, one.detail or {}
-            if await self.harness.store.read([own], Job):  # not deleted: what is, may be made anew
+            if await self.harness.store.read([own], Job):  # not deleted: a deleted job would be made anew
                 answer = await (await self._sql()).enqueue(detail["topic"], id=own)
                 if answer != own:
                     self.wrong.append(f"{own} was enqueued again as {answer}")
@@ -128,7 +129,7 @@ class SqlLives(RandomLives):
         sql = await self._sql()
         runs = await sql.claim(worker, *TOPICS, n=3, lease=_LEASE)
         if self.random.random() < 0.1:
-            await self._cut()  # nobody has heard of these: their leases will end
+            await self._cut()  # no worker knows of these runs, so their leases will end
             return
         found = await self.harness.store.read([run.id for run in runs], Job)
         self.running += [(found[run.id], worker) for run in runs]
@@ -156,7 +157,7 @@ class SqlLives(RandomLives):
                 self._end(job, worker, "LeaseLost", lost=True)
 
     async def _zombie(self) -> None:
-        """What was asked long ago is asked again."""
+        """Repeat the calls of a run that ended long ago."""
         if self._over:
             run, write, first = self.random.choice(self._over)
             sql = await self._sql()
@@ -166,13 +167,13 @@ class SqlLives(RandomLives):
             await self._told(write(sql, other), ("lost",), other)
 
     async def _stranger(self) -> None:
-        """Another worker, or another run, wants to write to a job that is held."""
+        """Another worker, or another run, tries to write to a held job."""
         if self.running:
             job, worker = self.random.choice(self.running)
             run = SqlRun(job.id, job.version, worker)
             stranger = self.random.choice([run._replace(worker=STRANGER), run._replace(version=run.version + 1)])
             if stranger in {SqlRun(one.id, one.version, holder) for one, holder in self.running}:
-                return  # the same worker has claimed it again
+                return  # this run is no stranger: the same worker has claimed the job again
             sql, (_, write) = await self._sql(), self.random.choice(_ENDS)
             await self._told(sql.heartbeat(stranger, 9 * _LEASE), ("lost",), stranger)
             await self._told(write(sql, stranger), ("lost",), stranger)

@@ -1,4 +1,4 @@
-"""What guards the SQL functions, each of which can be taken out from here: their assembled text is changed."""
+"""The guards of the SQL functions. Each can be taken out from here, by a change to the functions' assembled text."""
 
 from msgspec import Struct
 
@@ -7,7 +7,7 @@ from tests.proof.sabotage import without
 
 
 class Guard(Struct, frozen=True):
-    """`texts`: what is replaced by what."""
+    """`texts`: the texts of the guard, each with its replacement."""
 
     name: str
     texts: dict[str, str]
@@ -17,7 +17,7 @@ class Guard(Struct, frozen=True):
 
 
 def sabotaged(guard: Guard) -> str:
-    """A script that leaves the functions without it."""
+    """Return an SQL script that makes the functions without the guard."""
     text = functions().sql
     for old, new in guard.texts.items():
         text = without(text, old, new)

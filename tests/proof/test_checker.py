@@ -1,4 +1,4 @@
-"""The checker is checked: random valid lives pass, and what is planted in them is caught by its own invariant."""
+"""Tests of the checker: it accepts random valid lives, and each planted violation is caught by its own invariant."""
 
 import asyncio
 import functools
@@ -33,7 +33,7 @@ from tests.proof.waiting_lives import WaitingLives
 SEEDS = 1000 if os.environ.get("ROWLOCK_PROOF") == "full" else 30
 STEPS = 150
 
-pytestmark = pytest.mark.timeout(3600)  # a thousand lives take their time
+pytestmark = pytest.mark.timeout(3600)  # a thousand lives take long
 
 
 @functools.cache
@@ -106,7 +106,7 @@ def test_what_is_planted_is_caught_by_its_own_invariant(name: str) -> None:
 
 
 def test_a_worker_that_was_killed_may_be_cleaned_up_after_its_end() -> None:
-    """As docs/guarantees.md says: by a short-lived process, within 5 s."""
+    """A short-lived process may give back a killed worker's jobs within 5 s, as docs/guarantees.md says."""
     for seed in range(SEEDS):
         garden = Garden(played(seed, PlainLives).history)
         with suppress(Barren):

@@ -1,6 +1,7 @@
-"""A store without one of its defences is caught by the right invariant: else the checker would prove nothing.
+"""A store without one of its defences is caught by the right invariant. Otherwise the checker would prove nothing.
 
-Each sabotage takes something away from the real SQLite store, in memory: a condition of a statement, a step of a verb.
+Each sabotage takes something away from the real SQLite store, in memory: a condition of a statement, or a step of a
+verb.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from tests.proof.sabotage import Switch, replaced
 SEEDS = range(100, 130)
 STEPS = 150
 
-STATEMENTS = {  # what is taken away: (file, text, its replacement, the invariants one of which must catch it)
+STATEMENTS = {  # what is taken away: (file, text, its replacement, invariants of which one must catch it)
     "the version doesn't grow": ("claim", "version = version + 1", "version = version", {"S4"}),
     "a claim without a lease": ("claim", "locked_until = :until", "locked_until = 1 + 0 * :until", {"S5"}),
     "rescue doesn't wait for the lease": ("rescue_expired", "locked_until < :now", ":now > 0", {"S10"}),
@@ -51,7 +52,7 @@ STATEMENTS = {  # what is taken away: (file, text, its replacement, the invarian
 
 
 def caught(lives_of: type[RandomLives] = RandomLives) -> set[str]:
-    """By which invariants, over the seeds, until something was found."""
+    """Return the invariants that the first failing seed breaks, or an empty set if no seed fails."""
     for seed in SEEDS:
         history = asyncio.run(lives_of(seed).play(STEPS))
         if found := {violation.invariant for violation in check(history)}:
@@ -88,7 +89,7 @@ def _nothing(*_arguments: Any, **_options: Any) -> None:
 
 
 def _patched(order: type[Order], without: str = "", **more: Any) -> Callable[..., Any]:
-    """Its patches, without a column or with more of them."""
+    """Return the order's `patch`, changed to leave out a column or to add columns."""
     patch = order.patch
 
     def sabotaged(*arguments: Any) -> Any:

@@ -1,6 +1,6 @@
-"""A process dies, or never hears the reply, right before or after a call to the database, in every verb that writes.
+"""A process dies, or never gets the reply, right before or after a call to the database, in every verb that writes.
 
-What was asked for has happened once or not at all, and whoever comes next finishes what was left behind.
+The verb has taken effect once or not at all, and the next process finishes the jobs that were left behind.
 """
 
 import time
@@ -30,22 +30,22 @@ def victims() -> Iterator[Victims]:
 async def stage(
     request: pytest.FixtureRequest, databases: Databases, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Stage]:
-    """One for all: every performance begins by clearing it."""
+    """One stage for all tests: every performance ends by clearing it."""
     folder = tmp_path_factory.mktemp("stage")
     async with databases.at(request.param, folder, Stage.prepare) as url, opened_stage(url) as stage:
         yield stage
 
 
 def _say(points: int, began: float) -> None:
-    """Violations fail the test, so there are none if it comes to this."""
+    """Print the suite's line. Violations fail the test before, so there are none."""
     print(f"crash points: 0 violations, {points} points, {time.monotonic() - began:.2f} s")
 
 
-# ── All of them ──
+# ── All verbs ──
 
 
 def test_every_verb_that_writes_has_a_case() -> None:
-    """A new verb belongs to one of these."""
+    """Every verb of a store belongs to one of these sets."""
     reads = {
         *("read", "holders", "stored_rows", "end_counts", "list", "stats", "workers", "paused", "look"),
         *("held_by", "records", "audit", "failures", "bulks", "bulk_items", "newest", "newest_of_scopes", "mark"),
@@ -56,12 +56,12 @@ def test_every_verb_that_writes_has_a_case() -> None:
     elsewhere = {
         "migrate",  # below
         "sync_transaction",  # the same statements as transaction's
-        "drop_flow",  # one statement, or one transaction, of what is left of deleted jobs
-        "set_shares",  # one statement: what a crash leaves undone, the next `put` does
+        "drop_flow",  # one statement or transaction, on the rest of deleted jobs
+        "set_shares",  # one statement: after a crash, the next `put` repeats it
     }
     cases = {
         *("insert", "claim", "settle", "heartbeat", "progress", "transaction", "report", "retire", "promote"),
-        "tidy",  # a case for each chore but sweep_rollups: one statement, of what nobody will ask for again
+        "tidy",  # a case for each chore but sweep_rollups: one statement, on rows that no process reads any more
         *("move", "move_due", "prune", "steer_topic", "write_records", "set_backoff"),
         *("create_bulk", "steer_bulk", "run_bulk", "checkpoint", "take_signal", "change_schedules"),
         *("insert_flow", "start_children"),
@@ -74,7 +74,7 @@ def test_every_verb_that_writes_has_a_case() -> None:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", CASES)
 async def test_the_last_reply_of_a_verb_is_not_heard(stage: Stage, name: str, victims: Victims) -> None:
-    """By a process that dies of it, and by one that goes on."""
+    """Once the process dies before it gets the reply, once it goes on without the reply."""
     case, began = CASES[name], time.monotonic()
     if calls := await count_calls(stage, case):
         await kill(stage, case, Point(calls, after=True), calls, victims)

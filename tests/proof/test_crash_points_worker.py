@@ -1,7 +1,7 @@
-"""A whole worker, at work: one of its calls to the database, whichever it is, is cut off. It finds its way by itself.
+"""A whole worker at work: one of its calls to the database is cut off, whichever it is. The worker recovers by itself.
 
-Calls are numbered as they come. Two runs are never the same, so a number is not always the same call; but over all
-numbers each kind of call has its turn, with the real code above it.
+Calls are numbered as they come. Two runs are never the same, so a number does not always mean the same call. But over
+all numbers each kind of call has its turn, with the real code above it.
 """
 
 import time
@@ -23,7 +23,7 @@ WORK = ("quick", "threaded", "snoozing", "giving_up", "owning", "parent", "hopel
 
 
 async def _enqueue(jobs: Jobs, record: Recorder, topic: str) -> None:
-    """Whoever brings an id of its own may ask again when the outcome is unknown."""
+    """Enqueue a job, and repeat that if the outcome is unknown. A client that chooses the id may do so."""
     payload, job_id = {"good_from": 2} if topic == "flaky" else {}, new_ids.one()
     for _ in range(2):
         with suppress(OutcomeUnknown), record.operation("enqueue", [job_id], topic=topic, key=None) as told:
@@ -32,7 +32,7 @@ async def _enqueue(jobs: Jobs, record: Recorder, topic: str) -> None:
 
 
 async def _work(url: str, record: Recorder, point: Point | None) -> int:
-    """How many calls it took."""
+    """Run the jobs, and return how many calls that took."""
     began = time.monotonic()
     trap = Trap()
     with trapped(trap):

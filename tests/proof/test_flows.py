@@ -1,4 +1,4 @@
-"""Flows: every child runs after its parents and once, joins fire once, and nothing stays blocked, whatever happens."""
+"""Flows: every child runs after its parents and once, joins fire once, and no job stays blocked, whatever happens."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from tests.stores.processes import deadlocks, real_job
 
 FULL = os.environ.get("ROWLOCK_PROOF") == "full"
 SEEDS = {"sqlite": 1000 if FULL else 12, "postgres": 300 if FULL else 3}
-PARTS = 10 if FULL else 1  # that may run side by side
+PARTS = 10 if FULL else 1  # parts of the test that may run side by side
 STEPS = 80
 LARGEST = 50 if FULL else 12
 
@@ -65,7 +65,7 @@ async def _settled(store: Store, job: Job, outcome: Outcome) -> None:
 
 
 async def _two_parents(racers: Racers, n: int) -> None:
-    """Both end, well or badly. Their child starts once, or is cancelled once."""
+    """Both parents end, well or badly. Their child starts once, or is cancelled once."""
     policy = ("cancel", "run")[n % 2]
     flow = await made(racers.left, {"a": node(), "b": node(), "c": node("a", "b", if_failed=policy), "d": node("c")})
     a, b = await flow.runs("a", "b")
@@ -97,7 +97,8 @@ async def _an_end_and_a_flow(racers: Racers, n: int) -> None:
 
 
 async def _an_end_and_a_cancel(racers: Racers, n: int) -> None:
-    """The child is cancelled while its last parent ends: it runs, or it is cancelled, and what waits for it knows."""
+    """The child is cancelled while its last parent ends. It ends as cancelled, and the jobs that wait for it are
+    told."""
     flow = await made(racers.left, {"a": node(), "b": node("a"), "c": node("b"), "d": node("b", if_failed="run")})
     [a] = await flow.runs("a")
     await asyncio.gather(_settled(racers.left, a, Completed()), racers.right.move([flow["b"]], Cancel(by="ann")))
@@ -107,7 +108,7 @@ async def _an_end_and_a_cancel(racers: Racers, n: int) -> None:
 
 
 async def _an_end_and_a_requeue(racers: Racers, n: int) -> None:
-    """A parent fails while the other one, which had failed, is requeued."""
+    """A parent completes or fails while the other parent, which had failed, is requeued."""
     flow = await made(racers.left, {"a": node(), "b": node(), "c": node("a", "b"), "d": node("c")})
     a, b = await flow.runs("a", "b")
     await end(racers.left, a, Failed("no", final=True))
@@ -133,7 +134,8 @@ async def _an_end_and_a_requeue(racers: Racers, n: int) -> None:
 
 
 async def _two_releases(racers: Racers, n: int) -> None:
-    """One person is told that the job is released, the other one that nothing holds it any more, or the same."""
+    """Two operators release one job at once. One is told that it is released, the other one the same, or that nothing
+    holds it any more."""
     flow = await made(racers.left, {"a": node(), "b": node("a", if_failed="hold"), "c": node("b")})
     await flow.run("a", Failed("no", final=True))
     order = ReleaseHold(by="ann")

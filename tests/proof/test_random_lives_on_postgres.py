@@ -1,4 +1,4 @@
-"""The random lives on PostgreSQL: what its statements do to rows, held against the same invariants."""
+"""Random lives on PostgreSQL: the effects of its statements on rows must satisfy the same invariants."""
 
 import os
 import time

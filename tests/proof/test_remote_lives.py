@@ -1,4 +1,4 @@
-"""Workers over HTTP, held against the same invariants as all others."""
+"""Workers over HTTP must satisfy the same invariants as all other workers."""
 
 import os
 import time
@@ -52,11 +52,11 @@ async def test_remote_lives_on_postgres(databases: Databases, tmp_path: Path) ->
     judge("remote workers on postgres", lives, began)
 
 
-# ── They would find it ──
+# ── The tests find a broken server ──
 
 
 def without_a_fence(patch: pytest.MonkeyPatch) -> None:
-    """Whoever says how a run ended speaks for the one that is there now."""
+    """Let any worker that reports the end of a run settle the job's current run."""
     current: dict[str, int] = {}
 
     def noting(job: Any, *arguments: Any, **options: Any) -> Any:
@@ -75,7 +75,7 @@ def without_repeats(patch: pytest.MonkeyPatch) -> None:
 
 
 def with_claims_given_again(patch: pytest.MonkeyPatch) -> None:
-    """Whatever it holds, also what it has told us that it runs."""
+    """Let a claim give a worker all jobs that it holds, even those that it has said it runs."""
     real = workers._runs
     patch.setattr(workers, "_runs", lambda asked, least, worker: real(asked, least, worker) if least else [])
 

@@ -1,4 +1,4 @@
-"""Every defence is needed: with it a detector is green, without it the same detector is red."""
+"""Every defence is needed: a detector is green with it, and red without it."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ async def _is_needed(defence: Defence, databases: Databases, tmp_path: Path) -> 
     with pytest.MonkeyPatch.context() as patch:
         defence.off(patch)
         async with at(tmp_path / "off") as store:
-            # Anything else is a mistake of the sabotage's own.
+            # Any other error is a mistake in the sabotage itself.
             with pytest.raises(TimeoutError if defence.waits else (AssertionError, pytest.fail.Exception)):
                 async with asyncio.timeout(SOON if defence.waits else None):
                     await defence.detector(store)

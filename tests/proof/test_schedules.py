@@ -47,7 +47,7 @@ async def test_the_fires_are_those_of_the_oracle(kind: str, databases: Databases
 # ── Two connections at once, by the real clock ──
 
 MAIL: Any = ("mail", {})
-BEHIND = timedelta(minutes=10)  # for so long nobody has fired
+BEHIND = timedelta(minutes=10)  # for so long no process has fired
 Racer = Callable[[Jobs, Schedule], Awaitable[Any]]
 
 
@@ -90,7 +90,7 @@ RACES: dict[str, tuple[Racer, Racer]] = {
 
 
 async def _behind(harness: Harness, jobs: Jobs, name: str) -> Schedule:
-    """A schedule that nobody has fired for ten minutes."""
+    """Return a schedule that no process has fired for ten minutes."""
     await jobs.schedules.put(name, MAIL, Every(60), missed="all")
     back = f"{int(BEHIND.total_seconds() * 1e6)}" if harness.kind == "sqlite" else "interval '10 minutes'"
     moved = ", ".join(f"{column} = {column} - {back}" for column in ("upto", "next_run_at", "created"))
@@ -99,7 +99,7 @@ async def _behind(harness: Harness, jobs: Jobs, name: str) -> Schedule:
 
 
 async def _judge(harness: Harness, jobs: Jobs, one: Schedule) -> int:
-    """Every nominal time has one record, and no time has two jobs. Return how many records there are."""
+    """Check that every nominal time has one record, and that no time has two jobs. Return the number of records."""
     twice = await harness.fetch(
         "SELECT schedule_id, fire_at FROM _jobs WHERE schedule_id IS NOT NULL GROUP BY 1, 2 HAVING count(*) > 1"
     )
@@ -113,7 +113,7 @@ async def _judge(harness: Harness, jobs: Jobs, one: Schedule) -> int:
         now = await jobs.schedules.get(one.name)
     except ScheduleNotFound:
         return 0
-    if now.id != one.id:  # deleted and put again
+    if now.id != one.id:  # the schedule was deleted and put again
         return 0
     decided: datetime = now.updated if now.when != one.when else now.upto
     recorded = {fired.fire_at for fired in await jobs.schedules.history(one.name, limit=1000)}

@@ -33,10 +33,10 @@ SEEDS = 100
 ALL_SEEDS = 20_000
 NOTICED_WITHIN = 200  # seeds
 
-# Each has found something once: a busy store that was taken for the answer to an unknown insert, a run that was started
-# after its lease had run out, a wedged one that was not told that others had taken its job, one that was cancelled
-# before its blocked worker had heard of its claim. They are worth something as long as the simulation asks
-# chance the same questions.
+# Each seed has found a bug once. A busy store was taken for the answer to an unknown insert. A run was started after
+# its lease had run out. A wedged run was not told that another worker had taken its job. A run was cancelled before its
+# blocked worker had heard of its claim. The seeds are useful as long as the simulation draws its random numbers in the
+# same order.
 REGRESSIONS = (281, 731, 753, 1602, 3748, 10291, 10625, 11857, 13792, 15755, 1470413957)
 
 
@@ -94,21 +94,21 @@ def test_sabotage_of_waits_is_noticed(
     assert any(simulate(one, **climate).violations for one in seeds)
 
 
-# ── Days ──
+# ── Waits of several days ──
 
-SLOW = {"lease": 600.0, "poll": 60.0, "maintenance": 120.0, "notice": 60.0}  # or days would take minutes
+SLOW = {"lease": 600.0, "poll": 60.0, "maintenance": 120.0, "notice": 60.0}  # otherwise simulated days take minutes
 DAY = 86_400.0
 
 
 def _three_days(world: World) -> str:
-    """A job that waits for three days at most."""
+    """Enqueue a job that waits for three days at most, and return its id."""
     job = new_job(world.ids.one(), "mails", {"steps": [f"wait {(3 * DAY - 0.3) / 8}"]})
     world.database.insert([job])
     return job.id
 
 
 async def _deploy(world: World, old: Machine) -> Machine:
-    """Another worker takes over."""
+    """Stop the old worker, and return the new one."""
     await world.stop(old)
     return await world.boot()
 
@@ -142,7 +142,7 @@ def test_a_signal_after_two_days_and_a_deploy_is_answered_at_once() -> None:
 @pytest.mark.proof
 @pytest.mark.timeout(900)
 def test_a_wait_times_out_after_three_days_and_not_before() -> None:
-    """Whatever was deployed meanwhile, and however often the handler was replayed."""
+    """Deploys and replays of the handler don't move the deadline."""
 
     async def story(world: World) -> None:
         machine = await world.boot()
@@ -160,7 +160,7 @@ def test_a_wait_times_out_after_three_days_and_not_before() -> None:
     in_a_world(story, **SLOW)
 
 
-# ── What was found, each alone ──
+# ── Bugs that seeds have found, each alone ──
 
 
 def in_a_world(story: Callable[[World], Awaitable[None]], **settings: Any) -> World:
@@ -227,7 +227,7 @@ def test_a_claim_that_a_blocked_thread_has_not_heard_of_is_renewed() -> None:
     async def story(world: World) -> None:
         sleeper = await world.boot()
         job_id = await _unheard(world, sleeper)
-        sleeper.main.hold(12.0)  # its heartbeat_thread goes on
+        sleeper.main.hold(12.0)  # its heartbeat thread goes on
         await world.boot()
         await asyncio.sleep(20.0)
         assert [(run.worker, run.version) for run in world.runs if run.job_id == job_id] == [(sleeper.name, 1)]
@@ -236,7 +236,7 @@ def test_a_claim_that_a_blocked_thread_has_not_heard_of_is_renewed() -> None:
 
 
 async def _unheard(world: World, machine: Machine) -> str:
-    """The id of a job that the machine has claimed and does not know of yet: the reply is under way."""
+    """Return the id of a job that the machine has claimed and does not know of yet: the reply is under way."""
     assert machine.worker is not None
     while True:
         for beat in world.database.held_by([machine.name]):
@@ -248,7 +248,8 @@ async def _unheard(world: World, machine: Machine) -> str:
 
 
 def test_a_claim_that_nobody_has_asked_for_any_more_is_given_back() -> None:
-    """The server carried it out after the worker had given up. It must not be renewed for ever."""
+    """The server carried out the claim after the worker had given it up. The worker must not renew that lease for
+    ever."""
 
     async def story(world: World) -> None:
         machine = await world.boot()
@@ -262,7 +263,8 @@ def test_a_claim_that_nobody_has_asked_for_any_more_is_given_back() -> None:
 
 
 def test_no_more_jobs_than_slots_are_marked_and_have_not_begun() -> None:
-    """Jobs on their last try, at every moment: if their worker dies, those that are marked are dead letters."""
+    """This holds at every moment for jobs on their last try. If their worker dies, the marked ones become dead
+    letters."""
 
     async def story(world: World) -> None:
         machine = await world.boot()
@@ -280,7 +282,7 @@ def test_no_more_jobs_than_slots_are_marked_and_have_not_begun() -> None:
 
 
 def test_a_run_is_on_the_board_until_it_is_settled() -> None:
-    """What its handler left behind may kill the process until then."""
+    """Until then, something that its handler left behind may kill the process."""
 
     async def story(world: World) -> None:
         machine = await world.boot()

@@ -1,6 +1,6 @@
 """Every course that a few workers, a few jobs and a few faults can take: see model.py and model_system.py.
 
-What a healthy protocol does is explored to the end; what a sabotaged one does, until it shows.
+A healthy protocol is explored to the end, a sabotaged one until the sabotage shows.
 """
 
 import os
@@ -50,7 +50,7 @@ if os.environ.get("ROWLOCK_PROOF") == "full":
 def explore(name: str, size: Size) -> None:
     report = Explorer(System(size)).explore()
     print(report.line(f"small model, {name}"))
-    if report.finding is not None:  # once more, for a course that calls everything by one name
+    if report.finding is not None:  # explore again, so that workers and runs keep their numbers in the course
         pytest.fail(str(Explorer(System(size), reduce=False).explore().finding))
     assert report.states > 100  # there was something to see
 
@@ -62,11 +62,12 @@ def test_no_course_breaks_an_invariant(name: str) -> None:
     explore(name, SIZES[name])
 
 
-# ── Would it be noticed? ──
+# ── Sabotages are found ──
 
 
 class Case(Struct, frozen=True):
-    """`ignoring`: the invariant that forbids the very thing is not looked at; then what comes of it must be found."""
+    """`ignoring`: the invariant that forbids the sabotage itself is not checked. Then its consequences must be
+    found."""
 
     sabotage: Sabotage
     breaks: str
@@ -123,7 +124,7 @@ def test_a_sabotage_is_found(case: Case) -> None:
     assert len(report.finding.course) <= 12  # short enough to be read
 
 
-WRONG_MOVES = [  # move, what is changed, what that breaks, what must happen
+WRONG_MOVES = [  # move, change, the invariant that breaks, the events that this takes
     ("claim", {"sources": {Status.PENDING, Status.PROCESSING}}, "X3", Budget()),
     ("claim", {"sources": set()}, "L1", Budget()),
     ("complete", {"fenced": False}, "S6", Budget(stall=1)),
@@ -155,13 +156,13 @@ def test_every_sabotage_is_tried() -> None:
     assert {case.sabotage for case in CASES} == set(Sabotage)
 
 
-# ── Is it the right model, and is nothing of it left out? ──
+# ── It is the right model, and its short version leaves nothing out ──
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("budget", APART)
 def test_what_is_taken_for_the_same_hides_nothing(budget: Budget) -> None:
-    """All rows that turn up when every step and every name is told apart turn up in the short version too."""
+    """The short version reaches the same rows as the long one, which keeps all steps and names apart."""
 
     def rows(*, reduce: bool, in_parts: bool) -> set[object]:
         explorer = Explorer(System(Size(budget=budget, in_parts=in_parts)), reduce=reduce)
@@ -172,7 +173,7 @@ def test_what_is_taken_for_the_same_hides_nothing(budget: Budget) -> None:
 
 
 def _gist(row: Row) -> object:
-    """All but names."""
+    """Return all of the row but its names: the worker and the versions."""
     ended = row.ends[row.version - 1] if row.version else ""
     bits = tuple(bits >> row.version & 1 for bits in (row.began, row.running))
     return row.status, row.retries, row.suspect, row.started > 0, row.expired, ended, bits, row.spared
@@ -187,7 +188,7 @@ def test_what_is_taken_for_the_same_hides_no_sabotage(case: Case) -> None:
 
 
 def test_the_rescue_is_that_of_the_stores() -> None:
-    """The reference is what every store is held to."""
+    """The model rescues as the reference does, and every store must match the reference."""
     columns = product((Status.PROCESSING, Status.CANCEL_REQUESTED), (True, False), (0, 1, 2), (0, 1), (True, False))
     for status, started, retries, crashes, named in columns:
         reference = Reference(datetime(2026, 1, 1, tzinfo=UTC))

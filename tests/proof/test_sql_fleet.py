@@ -1,4 +1,4 @@
-"""A fleet of SQL clients under fire, judged by the witness and the checker."""
+"""A fleet of SQL clients whose connections are cut, judged by the witness and the checker."""
 
 import os
 import time

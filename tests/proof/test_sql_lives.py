@@ -1,4 +1,4 @@
-"""Random lives by the SQL functions on PostgreSQL, held against the same invariants as the store's own."""
+"""Random lives by the SQL functions on PostgreSQL must satisfy the same invariants as those by the store."""
 
 import os
 import time
@@ -19,7 +19,7 @@ from tests.stores.harness import PostgresHarness, harness_at
 
 SEEDS = 200 if os.environ.get("ROWLOCK_PROOF") == "full" else 6
 STEPS = 150
-SEEDS_TO_NOTICE = 20  # what a sabotage has to be found in
+SEEDS_TO_NOTICE = 20  # a sabotage must be found within so many seeds
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ async def test_random_lives_by_sql(watched: tuple[PostgresHarness, Witness]) -> 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=str)
 def test_a_guard_is_there_to_be_taken_out(guard: Guard) -> None:
-    """Told at once, not by the proof alone, whose tests of it follow."""
+    """This fails at once if a guard's text has changed. The tests without the guards, below, run only as proofs."""
     assert sabotaged(guard)
 
 
@@ -74,7 +74,7 @@ async def test_no_guard_can_be_missing_unnoticed(guard: Guard, watched: tuple[Po
     for seed in range(SEEDS_TO_NOTICE):
         try:
             lives = await lived(seed, harness, witness)
-        except Exception as error:  # the database, or whoever plays, was not ready for what happened
+        except Exception as error:  # the database or the test's client did not expect what happened
             print(f"{guard}: seed {seed}: {error!r:.200}")
             return
         found = check(lives.history)

@@ -1,4 +1,4 @@
-"""Whatever happens to a job that waits, in whatever order: nothing is broken, and it comes to an end."""
+"""Whatever happens to a waiting job, in any order: no invariant breaks, and the job comes to an end."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""The witness sees everything that was committed, whole, once, and by transaction; on both stores."""
+"""On both stores, the witness sees every committed change whole, once, and with its transaction."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

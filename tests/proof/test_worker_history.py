@@ -1,4 +1,5 @@
-"""Real workers, watched: jobs of all kinds, operators who interfere, processes that are killed. Nothing is broken."""
+"""Real workers before the witness: jobs of all kinds, operators who interfere, killed processes. No invariant
+breaks."""
 
 import asyncio
 import os
@@ -36,7 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {**load.KINDS, "late": {}}
 
 
 async def prepare(url: str) -> None:
-    """Migrated, watched, and with the application's table."""
+    """Migrate the database, install the witness, and create the application's tables."""
     await migrated(url)
     await Witness(TablesAt(url)).install()
     for table in BUSINESS:
@@ -57,7 +58,7 @@ def record(tmp_path: Path) -> Recorder:
 
 
 async def produce(jobs: Jobs, record: Recorder, count: int, kinds: dict[str, dict[str, Any]], seed: int) -> list[str]:
-    """Jobs of all kinds; some with a key that others want, too."""
+    """Enqueue jobs of all kinds, some with a key that other jobs have, too. Return their ids."""
     chance = Random(seed)
     made = []
     for n in range(count):
@@ -74,7 +75,7 @@ async def produce(jobs: Jobs, record: Recorder, count: int, kinds: dict[str, dic
 
 
 async def interfere(jobs: Jobs, record: Recorder, ids: list[str], seed: int) -> None:
-    """An operator who cancels, requeues, deletes and pauses, whether that is allowed or not."""
+    """Act as an operator who cancels, requeues, deletes, updates and pauses, whether that is allowed or not."""
     chance = Random(seed)
     for _ in range(40):
         verb = chance.choice(["cancel", "requeue", "requeue", "delete", "update", "pause"])
@@ -91,7 +92,7 @@ async def interfere(jobs: Jobs, record: Recorder, ids: list[str], seed: int) -> 
 
 
 async def drained(tables: Tables) -> None:
-    """Until no job is on its way."""
+    """Wait until all jobs have ended."""
     live = "SELECT count(*) FROM _jobs WHERE status NOT IN ('failed', 'expired', 'cancelled')"
 
     async def idle() -> bool:
@@ -142,7 +143,7 @@ async def test_three_workers_and_an_operator(url: str, record: Recorder) -> None
 
 @pytest.mark.timeout(TIMEOUT)
 async def test_an_id_that_is_used_again_after_a_delete(url: str, record: Recorder) -> None:
-    """Two jobs, one after the other: each has its own enqueue, its own runs, and its own completion."""
+    """Two jobs have one id, one after the other. Each has its own enqueue, its own runs, and its own completion."""
     began = time.monotonic()
     first, second, third = (app(record, url) for _ in range(3))
     job_id = new_ids.one()
@@ -162,7 +163,7 @@ async def test_an_id_that_is_used_again_after_a_delete(url: str, record: Recorde
         await second.start(concurrency=1, poll=POLL, grace=0.0)
 
         await until(lambda: len(record.load(History("")).executions) == 2, what="the second job to begin")
-        await second.stop()  # before it has ended: its next run is another worker's
+        await second.stop()  # before the job has ended: another worker runs it next
         await third.start(concurrency=1, poll=POLL)
         await first.wait(job_id, timeout=TIMEOUT)
     history = await collected(url, record)
@@ -183,10 +184,10 @@ async def test_processes_that_are_killed(url: str, record: Recorder, tmp_path: P
         if FULL:
             await produce(client, record, 3, {"deadly": {}}, seed=5)
         else:
-            del kinds["late"]  # a suspect runs alone in a child process, and one that is late is waited for
+            del kinds["late"]  # a suspect runs alone in a child process, and the worker waits for a late one
         producing = asyncio.create_task(produce(client, record, JOBS, kinds, seed=4))
         kill(record, {await somebody_at_work(fleet, worker)})
-        for _ in range(KILLS):  # with its supervisor, which would take the jobs back at once
+        for _ in range(KILLS):  # kill the supervisor, too: it would take the jobs back at once
             if producing.done():
                 break
             await somebody_at_work(fleet, worker)
@@ -204,12 +205,12 @@ async def test_processes_that_are_killed(url: str, record: Recorder, tmp_path: P
 def kill(record: Recorder, pids: set[int]) -> None:
     for pid in pids:
         record.fault("kill", pid)
-        with suppress(ProcessLookupError):  # a deadly job was quicker
+        with suppress(ProcessLookupError):  # a deadly job has killed it already
             os.kill(pid, signal.SIGKILL)
 
 
 async def somebody_at_work(fleet: Fleet, worker: WorkerProcess) -> int:
-    """The pid of a process that holds jobs."""
+    """Return the pid of a process that holds jobs."""
     found = 0
 
     async def holds() -> bool:

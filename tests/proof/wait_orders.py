@@ -1,6 +1,6 @@
-"""A job that waits, and everything that can happen to it, in every order, on a real store.
+"""A waiting job, and everything that can happen to it, in every order, on a real store.
 
-Each order has a job and a topic of its own, so one history holds thousands of them, and the checker reads it once.
+Each order has its own job and topic. So one history holds thousands of orders, and the checker reads it once.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ _LIVE = frozenset({Status.PENDING, Status.PROCESSING, Status.WAITING, Status.CAN
 
 
 class Waiter:
-    """One job. `run` is the last that a worker has claimed, also after it was lost; `looked` what it found."""
+    """One job. `run` is its last claimed run, even if the worker has lost it. `looked` is what that run has found."""
 
     def __init__(self, harness: Harness, history: History, number: int) -> None:
         self.harness = harness
@@ -91,7 +91,7 @@ class Waiter:
             [hold] = await self.harness.store.checkpoint([StepMark(name=name, **usual | fields)])
             self.undoes |= name == "pay" and hold is not Hold.LOST
 
-    # ── Others ──
+    # ── Clients, operators, the outside, time ──
 
     async def _order(self, order: Order) -> Any:
         [changed] = await self.harness.store.move([self.id], order)
@@ -153,7 +153,7 @@ class Waiter:
     # ── The end ──
 
     async def finish(self) -> Status:
-        """Whatever has happened, a worker and a signal bring it to an end."""
+        """Bring the job to an end with a worker and signals, whatever has happened. Return its status."""
         for n in range(4):
             status = await self._status()
             if status not in _LIVE:
@@ -178,7 +178,7 @@ ACTIONS: tuple[Action, ...] = (
 OUTSIDE: tuple[Action, ...] = (
     Waiter.claim, Waiter.wait, Waiter.signal, Waiter.answer, Waiter.report, Waiter.stopped, Waiter.cancel, Waiter.time,
 )  # fmt: skip
-# What has happened before, and what may happen then, in any order. All runs have looked and found nothing.
+# The actions that come first, and those that may follow in any order. All runs have looked and found no signal.
 STARTS: dict[str, tuple[Sequence[Action], Sequence[Action]]] = {
     "about to wait": ((Waiter.look,), ACTIONS),
     "about to wait, with a step to undo": ((Waiter.step, Waiter.look), ACTIONS),

@@ -30,7 +30,7 @@ _WAITING = (
 
 
 class WaitingLives(PlainLives):
-    """The driver does what a run does that replays: it asks for the first wait that has not ended."""
+    """Random lives with waits. The driver asks for the first wait that has not ended, as a run does that replays."""
 
     verbs = (*PlainLives.verbs, *_WAITING)
 
@@ -40,7 +40,7 @@ class WaitingLives(PlainLives):
         self._stored: set[tuple[str, SignalSent]] = set()
 
     async def _reuse(self) -> None:
-        """Forget the runs of a job before its id is that of another one."""
+        """Forget the runs of removed jobs before another job gets one of their ids."""
         running = {job.id for job, _ in self.running}
         self._suspended = {run: waits for run, waits in self._suspended.items() if run[0] in running}
         await super()._reuse()
@@ -58,7 +58,7 @@ class WaitingLives(PlainLives):
         if wait is None:
             return
         answer = await self.harness.store.take_signal(wait)
-        if self.random.random() < 0.1:  # the reply was lost: a repeat gets the same
+        if self.random.random() < 0.1:  # the reply was lost: the repeat gets the same answer
             assert await self.harness.store.take_signal(wait) == answer
         if answer.hold is Hold.LOST:
             self.running.remove((job, worker))
@@ -88,14 +88,14 @@ class WaitingLives(PlainLives):
         return None
 
     def _outcome(self, job: Job) -> Outcome:
-        if job.status is Status.CANCEL_REQUESTED:  # it has undone what it did
+        if job.status is Status.CANCEL_REQUESTED:  # the run has undone its steps
             return GaveUp()
         return self._suspended.pop((job.id, job.version), None) or super()._outcome(job)
 
     # ── Signals ──
 
     async def _candidates(self) -> list[str]:
-        """Jobs that wait, run, or are any."""
+        """Return waiting jobs, running jobs, or any jobs."""
         waiting = [str(one) for (one,) in await self.harness.fetch("SELECT id FROM _jobs WHERE status = 'waiting'")]
         running = [job.id for job, _ in self.running]
         return self.random.choice([sorted(waiting), sorted(waiting), running]) or self._some()
@@ -112,7 +112,7 @@ class WaitingLives(PlainLives):
     async def _send(self, job_id: str, sent: SignalSent, *, number: int | None = None, lost: bool = False) -> None:
         by = "ann" if number is None else "the outside"
         [changed] = await self.harness.store.move([job_id], Signal(by=by, sent=sent, number=number))
-        # An id may have been used for another signal: that one is known then, and this one is refused.
+        # Another signal may have this id. Then the store knows that signal, and refuses this one.
         known = changed.why == "known" and (job_id, sent) in self._stored
         if changed.done:
             self._stored.add((job_id, sent))
@@ -121,7 +121,7 @@ class WaitingLives(PlainLives):
         self._note("signal", [job_id], outcome, answer={"known": known}, detail=detail)
 
     async def _signal_again(self) -> None:
-        """One whose reply was lost, by the same id."""
+        """Repeat a signal whose reply was lost, with the same id."""
         lost = [one for one in self.history.operations if one.verb == "signal" and one.outcome == "unknown"]
         lost = [one for one in lost if one.detail and one.detail["id"] is not None]
         if lost:
@@ -161,7 +161,7 @@ class WaitingLives(PlainLives):
             await self.harness.store.move([job_id], order)
 
     async def _acknowledge(self) -> None:
-        """A cancel, of which the outside has heard."""
+        """Let the outside acknowledge a cancel."""
         told = "SELECT id FROM _jobs WHERE status = 'cancel_requested' ORDER BY id"
         if not await self.harness.fetch(told):
             called = "SELECT job_id FROM _jobs_steps WHERE name = '@callback:go' ORDER BY job_id"
@@ -183,5 +183,5 @@ class WaitingLives(PlainLives):
         await self._cancel_these((await self._candidates())[:2])
 
     async def _cancel_suspended(self) -> None:
-        """Runs that are about to wait."""
+        """Cancel runs that are about to wait."""
         await self._cancel_these([job_id for job_id, _ in self._suspended][:2])

@@ -1,10 +1,11 @@
-"""The witness: triggers of its own that write down every change of every row, whole and in order.
+"""The witness: its own triggers write down every change of every row, whole and in order.
 
-It shares nothing with the product but the tables' names. What the product says about itself (its history, its audit,
-its answers) can so be held against what happened.
+The witness shares nothing with the product but the tables' names. So the checker can compare what the product says
+about itself (its history, its audit, its answers) with what happened.
 
-PostgreSQL tells which transaction made a change. SQLite doesn't: there the witness tells them apart by the time that a
-transaction stamps on what it writes (it reads its clock once), or by a function of the connection, where there is one.
+PostgreSQL tells which transaction made a change. SQLite doesn't. There the witness tells transactions apart by a
+function of the connection, if there is one. Otherwise it uses the time that a transaction writes into its rows: a
+transaction reads its clock once.
 """
 
 import sqlite3
@@ -31,7 +32,7 @@ _TIMES = frozenset(
     | {"cancel_requested_at", "paused_at", "paused_until", "at", "started", "seen", "moved_at", "deadline"}
     | {"resumed_at", "upto", "next_run_at", "last_run_at"}
 )
-NEVER = 1 << 62  # the time of what does not end by itself, on both stores
+NEVER = 1 << 62  # the time of a wait or pause that does not end by itself, on both stores
 _MACHINE_CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"  # to the millisecond
 
 _decode = msgspec.json.decode
@@ -48,7 +49,7 @@ class Tables(Protocol):
 
 
 class TablesAt:
-    """By URL, with a connection for every call."""
+    """A way to the tables of a URL, with a new connection for every call."""
 
     def __init__(self, url: str) -> None:
         self.kind = "sqlite" if url.startswith("sqlite") else "postgres"
@@ -66,13 +67,14 @@ class TablesAt:
 
 
 class Witness:
-    """Sees everything from `install` on."""
+    """Sees every change from `install` on."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
     async def install(self, *, clock: str | None = None, transaction: str | None = None) -> "Witness":
-        """`clock`, `transaction`: SQLite only, functions of the one connection that writes (see `lend`)."""
+        """Install the triggers. `clock`, `transaction`: SQLite only, functions of the one writing connection (see
+        `lend`)."""
         if self._tables.kind == "postgres":
             statements = _postgres_statements()
         else:
@@ -83,11 +85,11 @@ class Witness:
         return self
 
     async def forget(self) -> None:
-        """Begin anew."""
+        """Delete the record, and begin anew."""
         await self._tables.execute(f"DELETE FROM {self._log}")
 
     async def collect(self, history: History) -> History:
-        """Fill in all that the database knows."""
+        """Fill in all that the database knows, and return the history."""
         history.changes = await self.changes()
         history.jobs, history.archive = await self.rows(JOBS), await self.rows(ARCHIVE)
         history.steps, history.signals = await self._all_rows(STEPS), await self._all_rows(SIGNALS)
@@ -120,7 +122,7 @@ class Witness:
         return [row for row in rows if row is not None]
 
     async def events(self) -> dict[str, list[dict[str, Any]]]:
-        """The product's own, by job, oldest first."""
+        """Return the product's own events by job, oldest first."""
         at, data = ("at", "data") if self._tables.kind == "sqlite" else ("_jobs_us(at)", "data::text")
         found: dict[str, list[dict[str, Any]]] = {}
         for job_id, seq, at_, event, status, version, by, data_ in await self._tables.fetch(
@@ -136,7 +138,7 @@ class Witness:
 
     async def _columns(self, table: str) -> list[str]:
         found = await self._tables.fetch(f"SELECT name FROM pragma_table_info('{table}')")
-        return [name for (name,) in found if name != "n" or table == STEPS]  # else it is SQLite's own number
+        return [name for (name,) in found if name != "n" or table == STEPS]  # elsewhere n is SQLite's own number
 
     def _row(self, text: str | None) -> dict[str, Any] | None:
         if text is None:
@@ -150,7 +152,7 @@ class Witness:
             elif name in _TIMES and isinstance(value, str):
                 row[name] = micros(datetime.fromisoformat(value))
             elif self._tables.kind == "sqlite":
-                if name in _JSON and isinstance(value, str):  # what a JSON function has just made comes as it is
+                if name in _JSON and isinstance(value, str):  # if not, a JSON function has just made it
                     row[name] = _decode(value)
                 elif name in _FLAGS:
                     row[name] = bool(value)
@@ -158,7 +160,8 @@ class Witness:
 
 
 def is_limited(change: RowChange) -> bool:
-    """Of TOPICS: is all that changed whether the topic has limits? That follows from its record, which is seen, too."""
+    """Return True if a topic's row only changed in whether the topic has limits. That follows from its record, which
+    the witness sees, too."""
     if change.table != TOPICS or change.after is None:
         return False
     before = change.before or {}
@@ -168,7 +171,8 @@ def is_limited(change: RowChange) -> bool:
 
 
 def lend(connection: sqlite3.Connection, clock: Callable[[], int]) -> dict[str, str]:
-    """Teach SQLite's one writing connection its clock, and to count its transactions. What `install` wants to know."""
+    """Give SQLite's one writing connection a clock and a counter of its transactions. Return the arguments of
+    `install`."""
     begun = 0
 
     def heard(statement: str) -> None:
@@ -182,11 +186,12 @@ def lend(connection: sqlite3.Connection, clock: Callable[[], int]) -> dict[str, 
 
 
 def with_transactions(changes: Iterable[RowChange]) -> list[RowChange]:
-    """Number SQLite's transactions. There is one writer, so each stands in one piece."""
+    """Return the changes with numbered transactions, for SQLite. There is one writer, so a transaction is in one
+    piece."""
     found: list[RowChange] = []
     number, stamp, asked = 0, None, False
     for change in changes:
-        if change.table == EDGES:  # whatever it belongs to: nobody asks
+        if change.table == EDGES:  # no check asks for the transaction of an edge
             found.append(msgspec.structs.replace(change, tx=number))
             continue
         mine = _stamp(change)
@@ -206,7 +211,7 @@ def with_transactions(changes: Iterable[RowChange]) -> list[RowChange]:
             joins = bool(found) and _goes_on(found, change, number)
         else:
             explained = None if mine == stamp or stamp is not None else _explained(found, change)
-            if explained is not None:  # the transaction is one piece: all that came since is part of it
+            if explained is not None:  # the transaction is in one piece: all changes since are part of it
                 number = found[explained].tx
                 found[explained:] = [msgspec.structs.replace(one, tx=number) for one in found[explained:]]
             joins = mine == stamp or explained is not None
@@ -220,8 +225,8 @@ def with_transactions(changes: Iterable[RowChange]) -> list[RowChange]:
 
 
 def _asks(change: RowChange) -> bool:
-    """Is it a statement by which a run asks whether it must wait? It reads a signal, writes the wait, and then marks
-    the job; that is the whole transaction."""
+    """Return True if by this statement a run asks whether it must wait. The run reads a signal, writes the wait, and
+    then marks the job. That is the whole transaction."""
     before, after = change.before, change.after
     if change.table == SIGNALS:
         return change.op == "update"
@@ -231,7 +236,7 @@ def _asks(change: RowChange) -> bool:
 
 
 def _is_answered(last: RowChange, change: RowChange) -> bool:
-    """Is it the next statement of a run that asks whether it must wait?"""
+    """Return True if this is the next statement of a run that asks whether it must wait."""
     row, mine = last.after or {}, change.after or {}
     if last.table == SIGNALS:
         return change.table == STEPS and (row["job_id"], row["wait"]) == (mine["job_id"], mine["name"])
@@ -239,7 +244,8 @@ def _is_answered(last: RowChange, change: RowChange) -> bool:
 
 
 def _is_over(last: RowChange, change: RowChange) -> bool:
-    """Is it a sleep that was over before the run began? That is marked as a step is: first the job, then the step."""
+    """Return True if this is a sleep that was over before the run began. Such a sleep is marked as a step is: first the
+    job, then the step."""
     row, mine = last.after or {}, change.after or {}
     if last.table != JOBS or change.table != STEPS or row.get("id") != mine.get("job_id"):
         return False
@@ -247,7 +253,7 @@ def _is_over(last: RowChange, change: RowChange) -> bool:
 
 
 def _stamp(change: RowChange) -> int | None:
-    """The time that the transaction wrote, if it did."""
+    """Return the time that the transaction wrote into the row, or None if it wrote none."""
     before, after = change.before or {}, change.after
     if after is None:
         return None
@@ -271,12 +277,12 @@ def _stamp(change: RowChange) -> int | None:
 
 
 def is_backoff(change: RowChange) -> bool:
-    """Of TOPICS: did a worker write what rescues need to know? Pauses and resumes leave that alone."""
+    """Return True if a worker wrote a topic's backoff, which rescues need. Pauses and resumes leave that alone."""
     return (change.before or {}).get("backoff") != (change.after or {}).get("backoff")
 
 
 def is_dated(change: RowChange) -> bool:
-    """Does a new job learn the schedule that made it, and the time?"""
+    """Return True if the change only writes into a new job which schedule made it, and for which time."""
     before, after = change.before, change.after
     if change.table != JOBS or before is None or after is None or before["schedule_id"] is not None:
         return False
@@ -284,12 +290,13 @@ def is_dated(change: RowChange) -> bool:
 
 
 def _goes_on(found: list[RowChange], change: RowChange, number: int) -> bool:
-    """Is it the removal from _jobs of what this transaction has just archived, or the lines of its progress report? Or
-    does it write, or remove, what is stored of a step or signal of a job whose row it has just changed?"""
+    """Return True if the change belongs to the transaction `number`. It may remove a job from _jobs that this
+    transaction has just archived, or add the lines of its progress report. Or it may write or remove a step or signal
+    of a job whose row this transaction has just changed."""
     if change.table in (SCHEDULES, FIRES):  # jobs first, then schedules, then fires
         last = found[-1]
         return last.table in (SCHEDULES, FIRES) or (last.table, last.op) == (JOBS, "insert")
-    if change.table == RECORDS:  # removed beside others that are written
+    if change.table == RECORDS:  # removed together with other records that are written
         return found[-1].table == RECORDS
     if is_dated(change):
         return found[-1].table in (SCHEDULES, FIRES) or is_dated(found[-1])
@@ -314,7 +321,7 @@ def _goes_on(found: list[RowChange], change: RowChange, number: int) -> bool:
 
 
 def _removed(found: list[RowChange], change: RowChange) -> int | None:
-    """The place at which the job of this step or signal was removed, if nothing but removals came since."""
+    """Return the place at which the job of this step or signal was removed, or None if other changes came since."""
     assert change.before is not None
     for place in range(len(found) - 1, -1, -1):
         one = found[place]
@@ -328,7 +335,8 @@ def _removed(found: list[RowChange], change: RowChange) -> int | None:
 
 
 def _explained(found: list[RowChange], audit: RowChange) -> int | None:
-    """The place of the change that this entry of the audit is about, if neither it nor what came since has a stamp."""
+    """Return the place of the change that this audit entry is about, if neither that change nor any since has a stamp.
+    Otherwise return None."""
     if audit.table != AUDIT or audit.after is None or not found:
         return None
     if found[-1].table in (SCHEDULES, FIRES):

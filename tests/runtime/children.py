@@ -1,4 +1,4 @@
-"""Jobs that a store has claimed, run in child processes by a pool that is checked for leftovers."""
+"""Run claimed jobs in child processes of a pool, and check that the pool leaves nothing behind."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from tests.waiting import until
 
 
 class Wire:
-    """A ProcessLink that remembers."""
+    """A ProcessLink that records what the child reports."""
 
     def __init__(self) -> None:
         self.interruption: Interruption | None = None
@@ -29,7 +29,7 @@ class Wire:
         self.completed = False
         self.began = time.monotonic()
         self.renewed = self.began
-        self.lease = 3600.0  # nothing renews it
+        self.lease = 3600.0  # seconds; nothing renews the lease
         self.reports: list[tuple[float | None, str | None, str | None]] = []
         self.lines: list[tuple[str, str]] = []
         self.beats = 0
@@ -93,13 +93,13 @@ class Runner:
         return asyncio.create_task(self.run(topic, link=link, **payload))
 
     async def begun(self, topic: str, file: Path, link: Wire | None = None) -> tuple["asyncio.Task[Outcome]", int]:
-        """The run of a handler that writes its pid into the file, and that pid."""
+        """Begin a run whose handler writes its pid into the file. Return the run's task and the pid."""
         return self.begin(topic, link=link, file=str(file)), await pid_in(file)
 
 
 @asynccontextmanager
 async def children(jobs: Jobs, **options: Any) -> AsyncIterator[Runner]:
-    """At the end there is no child, no thread and no file that was not there before."""
+    """Yield a Runner. At the end, check that no child, no thread and no open file is left."""
     harness = SqliteHarness(None, virtual=False)
     await harness.open()
     try:
@@ -109,7 +109,7 @@ async def children(jobs: Jobs, **options: Any) -> AsyncIterator[Runner]:
                 yield Runner(jobs, harness, pool)
             finally:
                 await pool.close()
-                await asyncio.sleep(0)  # sockets close in the loop's next round
+                await asyncio.sleep(0)  # the event loop closes sockets in its next round
     finally:
         await harness.close()
 
@@ -138,7 +138,7 @@ def _open_files() -> set[str]:
 
 
 async def pid_in(file: Path) -> int:
-    """The pid that a handler writes there when it has begun."""
+    """Wait until a handler has begun and has written its pid into the file. Return the pid."""
     return int(await until(lambda: file.exists() and file.read_text(), f"the pid in {file}"))
 
 

@@ -26,7 +26,7 @@ async def runner() -> AsyncIterator[Runner]:
 
 @pytest.fixture
 async def elsewhere(url: str) -> AsyncIterator[Store]:
-    """The database of `jobs`, as another process has it."""
+    """Yield a second store on the database of `jobs`, as another process would have it."""
     store = open_store(url)
     await store.open()
     yield store

@@ -1,4 +1,4 @@
-"""A worker in this process, and jobs that it runs."""
+"""Helpers to start a worker in this process and to run jobs in it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from tests.waiting import ended, until
 
 
 async def nothing() -> None:
-    """A handler, for jobs that don't crash: a suspect runs in a child process, which would look for its task here."""
+    """A handler for jobs that don't crash: a suspect runs in a child process, which would not find its task here."""
 
 
 async def started(jobs: Jobs, **settings: Any) -> Worker:
@@ -24,16 +24,16 @@ async def started(jobs: Jobs, **settings: Any) -> Worker:
 
 
 def working(jobs: Jobs) -> Worker:
-    """The worker that was started."""
+    """Return the worker that was started."""
     assert jobs._worker is not None
     return jobs._worker
 
 
 async def steal(store: Store, job_id: str, worker: Worker, topic: str = "work") -> None:
-    """Another worker has the job now."""
+    """Take the job away from the worker: another worker claims it."""
     await store.move_due(Rescue(by="test", backoff=[0.0], workers=[worker.name]))
 
-    async def claimed() -> Sequence[Job]:  # a claim of the worker that was under way may take it, and give it back
+    async def claimed() -> Sequence[Job]:  # the worker's claim under way may take the job and give it back
         return (await store.claim(Claim("someone else", (Lane(topic),), 1, 600.0))).jobs
 
     assert [job.id for job in await until(claimed)] == [job_id]

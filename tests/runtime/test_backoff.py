@@ -1,4 +1,5 @@
-"""A worker tells how long jobs of its tasks wait after a crash, for those who rescue them and don't have the tasks."""
+"""A worker stores how long jobs of its tasks wait after a crash. Other workers, which may lack the tasks, need it when
+they rescue the jobs."""
 
 import json
 from urllib.parse import urlsplit

@@ -1,4 +1,4 @@
-"""Workers carry on with bulk actions, a little in every pass of maintenance."""
+"""Workers carry on with bulk actions: some batches in every pass of maintenance."""
 
 import pytest
 
@@ -39,7 +39,7 @@ async def test_a_worker_requeues_what_was_started_and_runs_it(jobs: Jobs) -> Non
 async def test_a_pass_does_not_wait_for_the_end_of_it(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch, share: float, batches: int
 ) -> None:
-    """There is always more; and if a batch takes long, one is enough."""
+    """A pass runs a limited number of batches. If a batch takes long, the pass runs only one."""
     monkeypatch.setattr(maintenance, "_SHARE", share)
     store: Store = await jobs._store()
     await jobs.enqueue_many([("mail", {}) for _ in range(50)])

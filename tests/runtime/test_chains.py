@@ -1,4 +1,4 @@
-"""Handlers that never wait take turns in one task. Nobody may notice."""
+"""Handlers that never wait run one after the other in one asyncio task. No handler may notice the others."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ seen_by: ContextVar[str] = ContextVar("seen_by", default="nobody")
 
 
 async def start(jobs: Jobs, topic: str, count: int, **payload: object) -> list[str]:
-    """All of them are there before the worker is."""
+    """Enqueue all jobs, then start a worker. Return the ids of the jobs."""
     made = await jobs.enqueue_many([(topic, payload)] * count)
     await jobs.start(concurrency=count)
     return [answer.id for answer in made]
@@ -106,7 +106,7 @@ async def test_a_timeout_ends_a_handler_that_waits_and_not_those_behind_it(jobs:
                 await asyncio.sleep(60)
             except asyncio.CancelledError as error:
                 swallowed.append(error)
-                await asyncio.sleep(0)  # it may clean up
+                await asyncio.sleep(0)  # the handler may await while it cleans up
                 raise
         return n
 

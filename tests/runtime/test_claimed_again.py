@@ -1,5 +1,5 @@
-"""A database that took over has lost our claim, and gives us the same job under the same version once more. The older
-run is lost, though by the database's record nothing tells it from the newer one."""
+"""A database that took over has lost the worker's claim, and gives it the same job under the same version once more.
+The older run is lost, though the database's record can't tell it from the newer run."""
 
 import asyncio
 import threading
@@ -26,12 +26,13 @@ async def nothing(*_: object) -> None: ...
 
 @pytest.fixture(autouse=True)
 def _the_keeper_does_not_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It asks twice a second, and would be told that the lease is lost before the next claim."""
+    """Stop the renewals of the heartbeat thread. It asks twice a second, and would learn that the lease is lost before
+    the next claim."""
     monkeypatch.setattr(HeartbeatThread, "_renew_all", nothing)
 
 
 async def claimed_again(jobs: Jobs, url: str) -> Run:
-    """The newer run, in place of the only one there was: by a round of the worker's, or by another beside it."""
+    """Claim the job of the only run once more, here or by a round of the worker. Return the newer run."""
     worker = working(jobs)
     [(key, older)] = worker.slots.runs.items()
     await TablesAt(url).execute(FORGET_CLAIMS)
@@ -43,7 +44,7 @@ async def claimed_again(jobs: Jobs, url: str) -> Run:
 
 
 def older_and_newer(jobs: Jobs, go_on: asyncio.Event) -> Any:
-    """A task whose first run ends at once, and whose second waits until it may go on."""
+    """Return a task whose first run ends at once, and whose second run waits for `go_on`."""
     begun = []
 
     @jobs.task
@@ -60,7 +61,8 @@ def older_and_newer(jobs: Jobs, go_on: asyncio.Event) -> Any:
 def held_up(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch, gate: asyncio.Event, error: Exception | None = None
 ) -> list[list[Any]]:
-    """Let the first settle wait for the gate, and fail with the error if there is one. Return what is tried."""
+    """Let the first settle wait for the gate, and then fail with the error, if given. Return the list of the results
+    that each call tries to settle."""
     store = working(jobs).claim_settle._store
     settle, tried = store.settle, list[list[Any]]()
 
@@ -105,7 +107,7 @@ async def test_the_older_run_is_stopped_and_the_newer_one_counts(jobs: Jobs, url
 async def test_what_had_ended_is_not_settled_in_place_of_the_newer_one(
     jobs: Jobs, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database went away with the outcome on its way to it."""
+    """The database went away while the outcome was on its way to the database."""
     gate, go_on = asyncio.Event(), asyncio.Event()
     work = older_and_newer(jobs, go_on)
     await jobs.start(poll=0.05)
@@ -141,7 +143,7 @@ async def test_an_outcome_that_is_settled_with_the_claim_that_brings_the_job_aga
     async def away_at_first(settlements: Any, claim: Any = None) -> Any:
         tries.append(claim)
         if len(tries) == 1:
-            monkeypatch.setattr(store, "claim", finds_nothing)  # a claim alone could be first to bring it again
+            monkeypatch.setattr(store, "claim", finds_nothing)  # else a claim alone could bring the job again first
             await TablesAt(url).execute(FORGET_CLAIMS)
             raise StoreUnavailable("failing over")
         return await settle(settlements, claim)
@@ -150,7 +152,7 @@ async def test_an_outcome_that_is_settled_with_the_claim_that_brings_the_job_aga
     job = await ran(jobs, work)
     assert (job.result, job.version) == ("the newer", 1)
     assert begun == ["run", "run"]
-    assert tries[1] is not None  # it did settle and claim at once
+    assert tries[1] is not None  # the second try settles and claims in one call
     await until(lambda: not working(jobs).slots.runs)
 
 
@@ -166,7 +168,7 @@ async def test_a_settlement_that_arrives_after_all_does_not_make_us_forget_the_n
     newer = await claimed_again(jobs, url)
     gate.set()
     job = await ended(jobs, made.id)
-    assert job.result == "the older"  # by the record it was that run's lease, and one completion is all that counts
+    assert job.result == "the older"  # in the database, the lease was that run's; only one completion is recorded
     await until(lambda: working(jobs).claim_settle.under_way == 0)
     assert working(jobs).slots.runs == {newer.key: newer}
     go_on.set()
@@ -205,7 +207,7 @@ async def test_one_that_has_not_started_makes_room(jobs: Jobs) -> None:
 
 
 async def test_what_the_older_run_says_and_commits_is_dropped(jobs: Jobs, url: str) -> None:
-    """Also what the database would let pass."""
+    """The worker drops also the writes that the database would accept."""
     begun, replaced, go_on = threading.Event(), threading.Event(), threading.Event()
     refusals: list[BaseException] = []
     tables = TablesAt(url)
@@ -245,7 +247,7 @@ async def test_what_the_older_run_says_and_commits_is_dropped(jobs: Jobs, url: s
 
 
 async def test_a_transaction_that_was_begun_before_is_rolled_back(jobs: Jobs, url: str) -> None:
-    """Both colours; the worker has noticed while it was open."""
+    """Async and sync: the worker notices the loss while the transaction is open."""
     tables = TablesAt(url)
     await tables.execute("CREATE TABLE orders (n integer)")
     refusals: list[str] = []
@@ -282,7 +284,7 @@ async def test_a_transaction_that_was_begun_before_is_rolled_back(jobs: Jobs, ur
 async def test_a_lost_claim_is_given_back_although_a_run_that_was_lost_has_its_version(
     jobs: Jobs, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claim that brought the job again has got no answer, and the older run has not come to its end yet."""
+    """The claim that brought the job again got no answer, and the older run has not ended yet."""
     release, begun = threading.Event(), threading.Event()
 
     @jobs.task
@@ -298,7 +300,7 @@ async def test_a_lost_claim_is_given_back_although_a_run_that_was_lost_has_its_v
     made = await work.enqueue()
     await asyncio.to_thread(begun.wait, 60)
     [older] = worker.slots.runs.values()
-    older.interrupt(Interruption.LOST)  # so the heartbeat thread would have been told
+    older.interrupt(Interruption.LOST)  # as the heartbeat thread does when it learns of the loss
     claim, claims = worker.claim_settle._store.claim, []
 
     async def unheard_at_first(wish: Claim) -> Claimed:

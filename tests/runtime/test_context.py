@@ -1,4 +1,4 @@
-"""What a handler can do beside its work: fenced transactions above all."""
+"""What a handler can do through its Context: mainly fenced transactions."""
 
 import asyncio
 import sqlite3
@@ -22,7 +22,7 @@ from tests.waiting import ended, status_of, until
 
 
 class Orders(TablesAt):
-    """A table of the application's own."""
+    """A table that belongs to the application."""
 
     def sqlite(self) -> closing[sqlite3.Connection]:
         return closing(sqlite3.connect(self._where))
@@ -39,7 +39,7 @@ async def orders(url: str) -> Orders:
 
 
 async def add(conn: Any, n: int) -> None:
-    """On whichever connection an async handler was given."""
+    """Insert an order on the connection of an async handler, which is SQLite's or asyncpg's."""
     if isinstance(conn, sqlite3.Connection):
         conn.execute("INSERT INTO orders VALUES (?)", (n,))
     else:
@@ -85,7 +85,7 @@ async def test_an_error_in_it_takes_everything_back(jobs: Jobs, orders: Orders) 
 async def test_a_zombie_can_not_commit(
     jobs: Jobs, orders: Orders, elsewhere: Store, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lease was lost while it worked; nobody has told it yet."""
+    """The run has lost its lease while it worked, and the worker has not told it yet."""
     opened, stolen = threading.Event(), threading.Event()
     outcome: list[BaseException] = []
 
@@ -115,8 +115,8 @@ async def test_a_zombie_can_not_commit(
     worker = working(jobs)
     made = await jobs.enqueue("work")
     await until(opened.is_set)
-    monkeypatch.setattr(worker._heartbeat_thread, "_tell", lambda *_: None)  # nobody tells the zombie
-    worker.slots.stopping = True  # so that it doesn't claim the job again
+    monkeypatch.setattr(worker._heartbeat_thread, "_tell", lambda *_: None)  # the worker does not tell the zombie run
+    worker.slots.stopping = True  # so that the worker doesn't claim the job again
     await steal(elsewhere, made.id, worker)
     stolen.set()
     await until(lambda: bool(outcome))
@@ -128,7 +128,7 @@ async def test_a_zombie_can_not_commit(
 async def test_lines_of_a_handler_that_completes_its_job_in_a_transaction(
     jobs: Jobs, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The heartbeat thread comes to them when the job is archived: here, when the worker stops."""
+    """The heartbeat thread writes the lines when the job is archived already: here, when the worker stops."""
     monkeypatch.setattr(HeartbeatThread, "_note", lambda self, run: self._talking.add(run))
 
     @jobs.task
@@ -216,12 +216,12 @@ async def test_a_long_transaction_does_not_cost_the_worker_its_other_leases(jobs
     second = await other.enqueue()
     await status_of(jobs, second.id, Status.PROCESSING)
     first = await slow.enqueue()
-    await asyncio.sleep(4.0)  # several leases, during which it is the worker's task to keep them
+    await asyncio.sleep(4.0)  # several leases long: the worker must renew both leases meanwhile
     gate.set()
     job = await ended(jobs, second.id)
     assert (job.result, job.version) == ("still mine", 1)
     job = await ended(jobs, first.id)
-    if orders.kind == "sqlite":  # there it held the write lock, and was rolled back in time
+    if orders.kind == "sqlite":  # the transaction held the write lock there, and was rolled back in time
         assert StoreBusy.__name__ in (job.last_error or "")
         assert await orders.all() == []
     else:

@@ -22,7 +22,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def lose_the_database(conn: Any) -> None:
-    """The server hangs up, or the disk is full."""
+    """Make the server hang up (PostgreSQL), or let the disk be full (SQLite)."""
     for statement in (HANG_UP,) if hasattr(conn, "fetchval") else FILL_UP:
         done = conn.execute(statement)
         if asyncio.iscoroutine(done):

@@ -1,4 +1,4 @@
-"""Workers follow the settings in the database, as far as nobody has said otherwise where they were started."""
+"""Workers follow the settings in the database, unless the program that started them gave other values."""
 
 import asyncio
 from datetime import timedelta
@@ -119,14 +119,14 @@ async def test_a_run_with_a_short_lease_keeps_it_while_leases_become_long(jobs: 
     async def long() -> None:
         await enough.wait()
 
-    await change(jobs, lock_duration=6)  # two thirds of it are for a machine that is slow
+    await change(jobs, lock_duration=6)  # seconds; a heartbeat on a slow machine may be two thirds of that late
     await jobs.start()
     await until(lambda: followed(jobs).lease == 6)
     made = await long.enqueue()
     await status_of(jobs, made.id, Status.PROCESSING)
     await change(jobs, lock_duration=600)
     store = await jobs._store()
-    while True:  # nobody may take it before it has the longer lease
+    while True:  # no rescue may take the job before it has the longer lease
         job = await jobs.get(made.id)
         assert job.status is Status.PROCESSING
         assert job.version == 1

@@ -1,4 +1,5 @@
-"""ctx.gather and ctx.run: a handler starts jobs and waits for them. ctx.enqueue: a later run finds what is there."""
+"""ctx.gather and ctx.run: a handler starts jobs and waits for them. ctx.enqueue: a later run finds the jobs that an
+earlier run has enqueued."""
 
 from typing import Any
 
@@ -41,7 +42,7 @@ async def test_results_come_in_order_and_no_job_is_started_twice(jobs: Jobs, wor
     async def whole(ctx: Context, count: int) -> list[int]:
         squares = await ctx.gather([world.part.draft(n) for n in range(count)])
         more = await ctx.run(world.part.draft(100))
-        if not world.seen:  # a retry finds all of them again
+        if not world.seen:  # the retry finds all children again
             world.seen.append("failed once")
             raise ValueError("once")
         return [*squares, more, *await ctx.gather([])]
@@ -83,7 +84,7 @@ async def test_one_that_fails_is_told_when_all_have_ended(jobs: Jobs, world: Wor
     assert "ChildFailed" in (failed.last_error or "")
     assert "1 is bad" in (failed.last_error or "")
     assert sorted(world.ran) == [0, 1, 2]
-    # A requeue of the job also requeues what did not complete, and nothing else.
+    # A requeue of the job also requeues its children that did not complete, and no other jobs.
     world.bad.clear()
     world.ran.clear()
     await jobs.requeue(failed.id)
@@ -148,7 +149,7 @@ async def test_a_cancel_reaches_what_was_started(jobs: Jobs, world: World) -> No
     why = await jobs.why(made.id)
     assert why.code == "children"
     assert "3 of the 3 jobs" in why.answer
-    await jobs.wake(made.id)  # it goes on waiting
+    await jobs.wake(made.id)  # the job goes on waiting, because its children have not ended
     await until(lambda: _has_run_again(jobs, made.id))
     await world.wait_for(jobs, made.id)
     await jobs.cancel(made.id)
@@ -221,7 +222,7 @@ async def test_a_retry_enqueues_the_same_job_once(jobs: Jobs, world: World) -> N
     @jobs.task("sender", max_retries=1, retry=[0.0])
     async def sender(ctx: Context) -> list[str]:
         made = [await ctx.enqueue("part", {"n": n}) for n in (1, 2, 2)]
-        made.append(await ctx.enqueue("part", {"n": 3 + len(world.seen)}))  # this one differs
+        made.append(await ctx.enqueue("part", {"n": 3 + len(world.seen)}))  # this job has another payload in each run
         if not world.seen:
             world.seen.append("failed")
             raise ValueError("once")

@@ -53,7 +53,7 @@ def chatty() -> int:
 
 UNFIT = "The handler's result can't be stored"
 GROUP = ExceptionGroup("two", [ValueError("first"), TypeError("second")])
-# What a handler does, and what its job's error says then.
+# What a handler does, and what the error of its job says then.
 EXPECTED: dict[str, tuple[Callable[[], object], str]] = {
     "unprintable": (raising(Unprintable()), "Unprintable"),
     "weird": (raising(Weird("strange")), "Weird"),

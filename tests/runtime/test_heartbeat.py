@@ -1,4 +1,4 @@
-"""Leases are kept while a handler blocks the event loop, and lost ones are noticed."""
+"""The worker keeps leases while a handler blocks the event loop, and notices lost leases."""
 
 import asyncio
 import threading
@@ -48,14 +48,14 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(jobs: Jobs, url: s
             await asyncio.sleep(0.02)
 
     rescuing = asyncio.create_task(asyncio.to_thread(in_a_loop_of_its_own, url, rescue_until_outlived, outlived))
-    await jobs.start(lease=3, poll=0.2)  # a slow machine may be two seconds late
+    await jobs.start(lease=3, poll=0.2)  # the heartbeat of a slow machine may be two seconds late
     await rescuing
     job = await ended(jobs, made.id)
     assert (job.status, job.result, job.version) == (Status.COMPLETED, True, 1)
 
 
 def in_a_loop_of_its_own(url: str, work: Callable[[Store], Awaitable[T]], after: threading.Event) -> T:
-    """For a thread, because the other loop is blocked until `after`."""
+    """Run `work` in a loop of this thread, because the other loop is blocked until `after`. Return its result."""
 
     async def with_store() -> T:
         async with opening(open_store(url)) as store:
@@ -72,9 +72,9 @@ async def test_past_its_timeout_and_grace_a_blocking_handler_loses_its_lease(job
 
     @jobs.task(timeout=0.2, max_retries=1, retry=Delays((600.0,)))
     async def wedged(ctx: Context) -> None:
-        taken.wait(60)  # alive, but wedged
+        taken.wait(60)  # the process is alive, but the handler is wedged
         end = time.monotonic() + 60
-        while time.monotonic() < end:  # it blocks the loop further, but it asks
+        while time.monotonic() < end:  # the handler blocks the loop further, but asks whether it may go on
             try:
                 ctx.check()
             except LeaseLost:
@@ -121,7 +121,7 @@ async def test_a_run_that_lost_its_lease_is_told_and_changes_nothing(jobs: Jobs,
     job = await status_of(jobs, made.id, Status.PROCESSING)
     assert job.locked_by is not None
     await elsewhere.move_due(Rescue(by="test", backoff=BACKOFF, workers=[job.locked_by]))
-    # Someone else has it before our worker could take it again.
+    # Another worker claims the job before our worker could claim it again.
     await elsewhere.claim(Claim("someone else", (Lane("work"),), 1, 600.0))
     await until(lambda: bool(told))
     assert told == ["CancelledError" if kind == "async" else "LeaseLost"]
@@ -160,7 +160,7 @@ async def test_progress_is_written_a_few_times_a_second(jobs: Jobs) -> None:
         return (job.progress, job.stage, job.message) == (99.99, "counting", "number 9999")
 
     await until(last_one)
-    assert 1 <= len(writes) < 20  # of ten thousand
+    assert 1 <= len(writes) < 20  # of ten thousand reports
     gate.set()
     assert (await ended(jobs, made.id)).progress == 100
 
@@ -198,7 +198,8 @@ async def test_the_log_is_bounded(jobs: Jobs) -> None:
 async def test_what_the_keeper_collects_at_the_last_moment_is_kept(
     jobs: Jobs, elsewhere: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look whether it writes and the writing itself it may take everything, and not have written it yet."""
+    """The claim loop looks whether the heartbeat thread is writing reports, and then writes itself. In between, the
+    heartbeat thread may collect all reports without having written them yet."""
     written: list[asyncio.Task[None]] = []
 
     async def late_keeper(own: Store, runs: Iterable[Run]) -> dict[Run, Hold]:
@@ -228,7 +229,7 @@ async def test_what_the_keeper_collects_at_the_last_moment_is_kept(
 
 
 async def test_what_is_being_collected_counts_as_said(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many lines take a while; who looks meanwhile must not take the run for one that has nothing to say."""
+    """It takes a while to collect many lines. Meanwhile `has_said` must be true, or the lines would be lost."""
     looked: list[bool] = []
     line = NewLine
 
@@ -296,7 +297,7 @@ async def test_workers_report_themselves(jobs: Jobs) -> None:
 async def test_a_worker_that_is_not_in_a_hurry_waits_until_it_is_off_the_register(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy database takes a while, and whoever stays on the register looks like one that has died."""
+    """A busy database takes a while. A worker that stays on the register looks like a dead worker."""
     jobs.register("work", nothing)
     await jobs.start()
     worker = working(jobs)
@@ -322,7 +323,7 @@ async def test_a_report_under_way_does_not_put_a_worker_that_has_left_back_on_th
     reporting, retired, written = threading.Event(), asyncio.Event(), threading.Event()
 
     async def slow_report(info: WorkerInfo) -> datetime:
-        """The server has it, and may do it after anything that it is asked within this time, whoever gives up."""
+        """The server has received the report. It may execute it after later statements, even if the worker gave up."""
         reporting.set()
         return await asyncio.shield(asyncio.create_task(late(info)))
 
@@ -356,7 +357,7 @@ async def test_the_dead_are_rescued_but_not_before_the_living_had_time_to_renew(
     began = time.monotonic()
     await started(jobs, lease=1.5, poll=0.1, maintenance=0.05)
     job = await ended(jobs, made.id)
-    assert time.monotonic() - began >= 0.5  # a beat of heartbeats first
+    assert time.monotonic() - began >= 0.5  # live workers had time for a heartbeat before the rescue
     assert (job.status, job.version, job.retries, job.crashes) == (Status.COMPLETED, 2, 1, 1)
     assert "a dead worker" in (job.last_error or "")
 

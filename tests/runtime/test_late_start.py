@@ -1,4 +1,5 @@
-"""A run whose lease was over before its handler began is given back: others may have it by now."""
+"""If the lease of a run was over before its handler began, the worker gives the run back: another worker may have the
+job by now."""
 
 import time
 from typing import Any
@@ -30,14 +31,14 @@ async def test_a_handler_does_not_begin_after_its_lease(
     begin = getattr(where, name)
 
     def frozen_once(argument: Any) -> Any:
-        """As if the whole process had been stopped for longer than the lease, right before the handler."""
+        """Act as if the whole process had been stopped for longer than the lease, right before the handler."""
         monkeypatch.setattr(where, name, begin)
         begins = begin(argument)
         [run] = worker.slots.runs.values()
         run.renewed = time.monotonic() - 10.0
         return begins
 
-    slots: list[Any] = []  # on the running board: who has one is charged if the process dies before this is settled
+    slots: list[Any] = []  # on the running board: a run with a slot is charged if the process dies before it is settled
     conclude = worker.claim_settle.conclude
 
     def concluded(run: Any, outcome: Any) -> None:
@@ -48,5 +49,5 @@ async def test_a_handler_does_not_begin_after_its_lease(
     monkeypatch.setattr(worker.claim_settle, "conclude", concluded)
     monkeypatch.setattr(where, name, frozen_once)
     job = await ran(jobs, "late")
-    assert (job.status, job.version, begun) == (Status.COMPLETED, 2, [1])  # given back, at no cost, and run again
+    assert (job.status, job.version, begun) == (Status.COMPLETED, 2, [1])  # given back without a charge, and run again
     assert slots == [None]

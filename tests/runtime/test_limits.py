@@ -1,4 +1,5 @@
-"""Workers and clients keep limits: jobs follow each other at once, and every way to enqueue gives a job its share."""
+"""Workers and clients keep limits: the end of a run lets the next job start at once, and every way to enqueue gives a
+job its share."""
 
 import asyncio
 import time
@@ -20,7 +21,7 @@ from tests.waiting import PATIENCE, until
 
 
 class Peak:
-    """How many run at once."""
+    """Count how many runs there are at once."""
 
     def __init__(self) -> None:
         self.running = self.most = self.done = 0
@@ -48,7 +49,7 @@ async def share_of(jobs: Jobs, job_id: str) -> str | None:
 
 
 async def test_the_end_of_a_run_makes_room_for_the_next(jobs: Jobs) -> None:
-    """Without waiting for a poll, which comes every ten minutes here."""
+    """The next job does not wait for a poll, which comes every ten minutes here."""
     peak = Peak()
     jobs.register("one", peak.run, limits=[Concurrency(1)])
     await jobs.templates.publish()
@@ -65,11 +66,11 @@ async def test_a_worker_claims_when_a_rate_lets_it(jobs: Jobs) -> None:
     await jobs.enqueue_many([("rated", {}) for _ in range(22)])
     await jobs.start(concurrency=50, poll=600)
     await until(lambda: peak.done == 22)
-    assert peak.starts[-1] - peak.starts[0] >= 0.7  # a start is a little later than its claim
+    assert peak.starts[-1] - peak.starts[0] >= 0.7  # each start is a little later than its claim
 
 
 async def test_limited_jobs_beside_many_short_ones(jobs: Jobs) -> None:
-    """Short jobs are claimed ahead. Limited ones are not, and get their slots."""
+    """The worker claims short jobs ahead, but not limited jobs. The limited jobs still get their slots."""
     peak, short = Peak(), Peak()
     jobs.register("limited", peak.run, limits=[Concurrency(3, by="tenant")])
     jobs.register("short", short.run)
@@ -133,7 +134,7 @@ async def test_jobs_that_wait_get_a_share_when_a_limit_by_a_field_is_put(jobs: J
 async def test_the_same_limit_put_again_gives_jobs_a_share_that_have_none(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that put it first has died before it was through."""
+    """The process that first put the limit died before it had given every job its share."""
     job_id = (await jobs.enqueue("free", {"tenant": "a"})).id
     limit = Concurrency(1, by="tenant")
     with monkeypatch.context() as patch:

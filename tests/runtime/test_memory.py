@@ -1,4 +1,4 @@
-"""How much memory a process uses, and how much it may."""
+"""How much memory a process uses, and how much memory it may use."""
 
 import asyncio
 import os

@@ -16,7 +16,7 @@ Answer = float | Exception | None
 
 
 class Passes:
-    """Answers the calls in turn, then waits to be woken."""
+    """A pass of periodic work: it gives the answers in turn, then waits until it is woken."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)

@@ -32,13 +32,13 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="child processes
 
 
 def retried(outcome: object) -> str:
-    """The error of a failure that isn't final."""
+    """Return the error of a failure that isn't final."""
     assert isinstance(outcome, Failed), outcome
     assert not outcome.final
     return outcome.error
 
 
-# ── With a job in its hands ──
+# ── While the child runs a job ──
 
 
 async def test_a_child_that_exits_fails_its_job_with_the_exit_code(runner: Runner) -> None:
@@ -111,12 +111,12 @@ async def test_a_child_that_talks_nonsense_is_killed(runner: Runner) -> None:
     assert "written into the socket" in retried(await runner.run("write_into_the_socket"))
 
 
-# ── Before it has one ──
+# ── Before the child has a job ──
 
 
 @pytest.fixture
 def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A file that can be imported as `application`."""
+    """Return the path of a file that can be imported as `application`."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "application", raising=False)
     yield tmp_path / "application.py"
@@ -213,7 +213,7 @@ async def test_an_interpreter_that_never_answers_fails_the_job(
 
 
 async def test_cancelling_while_a_child_starts_leaves_none(runner: Runner) -> None:
-    before = _children()  # a database server, say
+    before = _children()  # there may be others, such as a database server
     for rounds in range(10):
         job = await runner.claimed("add", {"a": 1, "b": 1})
         task = asyncio.create_task(runner.pool.run(job, deeds.add, Wire()))
@@ -266,7 +266,7 @@ def start(*argv: object, cwd: Path) -> "subprocess.Popen[str]":
 
 
 def said(*argv: object, cwd: Path) -> str:
-    """All that the program prints until its end."""
+    """Run the program until its end. Return what it printed."""
     with start(*argv, cwd=cwd) as program:
         return program.communicate(timeout=60)[0]
 
@@ -308,7 +308,7 @@ async def test_a_child_without_a_worker_ends_also_where_the_kernel_does_not_help
     task, pid = await runner.begun("work_on", tmp_path / "pid")
     [busy] = runner.pool._busy
     assert busy._transport is not None
-    busy._transport.abort()  # all that a child sees of its worker's end
+    busy._transport.abort()  # the child sees nothing else of its worker's end
     assert "had lost its connection to the worker" in retried(await task)
     assert not running({pid})
 
@@ -324,22 +324,22 @@ def test_interpreter_options_are_those_of_the_worker(tmp_path: Path) -> None:
     assert "Completed(result=[1, 1, ['ignore']])" in said(*argv, cwd=tmp_path)
 
 
-# ── Should the worker die as well ──
+# ── If the worker dies as well ──
 
 
 def test_a_run_in_a_child_process_is_not_accused_beside_others() -> None:
-    """A suspect is alone in its child: it must not pay again and again for what other jobs do to the worker."""
+    """A suspect is alone in its child process. It must not be charged repeatedly when other jobs kill the worker."""
     board = RunningBoard(bytearray(1024))
     board.put("a" * 36, 1, apart=True)
-    assert accuse(board) == ([("a" * 36, 1)], [])  # there is no other: it may have killed its parent
+    assert accuse(board) == ([("a" * 36, 1)], [])  # no other run: it may have killed the worker
     inside = board.put("b" * 36, 1)
     assert accuse(board) == ([("b" * 36, 1)], [("a" * 36, 1)])
     often = board.put("c" * 36, 11, apart=True)
-    assert accuse(board) == ([("b" * 36, 1), ("c" * 36, 11)], [("a" * 36, 1)])  # so that it comes to an end
+    assert accuse(board) == ([("b" * 36, 1), ("c" * 36, 11)], [("a" * 36, 1)])  # charged from its 11th run on
     board.clear(often)
     board.clear(inside)
     died = board.put("d" * 36, 1, apart=True)
-    board.rejoin(died)  # its child has died, which is not settled yet
+    board.rejoin(died)  # its child has died, and the crash is not settled yet
     assert accuse(board) == ([("d" * 36, 1)], [("a" * 36, 1)])
 
 
@@ -359,7 +359,7 @@ async def test_a_suspect_in_its_child_is_given_back_when_its_worker_dies(jobs: J
 async def test_a_crash_stays_on_the_board_until_it_is_settled(
     jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str, timeout: float
 ) -> None:
-    """Or a worker that dies in between would take the charge for it along."""
+    """If the entry were cleared earlier and the worker died in between, the crash would not be charged."""
     board = RunningBoard(bytearray(1024))
     store = await jobs._store()
     settle, seen = store.settle, list[list[tuple[str, int]]]()

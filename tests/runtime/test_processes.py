@@ -1,4 +1,4 @@
-"""Handlers in child processes: what goes in, what comes out, and who runs it."""
+"""Handlers in child processes: their input, their output, and which child process runs a job."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def completed(outcome: object) -> dict[str, object]:
 
 
 async def pid_of(runner: Runner) -> int:
-    """The pid of the child that runs the next job."""
+    """Return the pid of the child that runs the next job."""
     pid = completed(await runner.run("add", a=1, b=1))["pid"]
     assert isinstance(pid, int)
     return pid
@@ -66,7 +66,7 @@ async def test_the_child_has_the_surroundings_of_its_worker(runner: Runner, monk
         "argv": sys.argv,
         "stdin": "",
         "variable": "there",
-        "seen": ["surroundings"],  # the application's middleware is around the handler there too
+        "seen": ["surroundings"],  # the application's middleware also runs around the handler in the child
     }
 
 
@@ -80,7 +80,7 @@ async def test_what_a_handler_tells_arrives(runner: Runner) -> None:
     link = Wire()
     result = completed(await runner.run("tell", link=link))
     assert link.lines == [("warning", "line 0"), ("warning", "line 1"), ("warning", "line 2")]
-    # What is told within a moment arrives as one report, or as several on a busy machine.
+    # The calls within a moment arrive as one report, or as several reports on a busy machine.
     assert [stage for _, stage, _ in link.reports if stage is not None][-1] == "stage 2"
     assert [text for _, _, text in link.reports if text is not None][-1] == "\N{REPLACEMENT CHARACTER} and ?"
     assert link.reports[-1][0] == 100.0
@@ -189,7 +189,7 @@ async def test_an_interruption_that_is_older_than_the_run_reaches_it_too(runner:
 
 
 async def test_a_run_whose_lease_ended_while_its_child_started_never_begins(runner: Runner, tmp_path: Path) -> None:
-    """The worker may be frozen, so that it can't tell the child: the child knows when the lease ends."""
+    """A frozen worker can't tell the child that the lease has ended, so the child knows itself when the lease ends."""
     link = Wire()
     link.lease = 0.0
     outcome = await runner.run("work_until_told", link=link, file=str(tmp_path / "pid"))
@@ -198,7 +198,7 @@ async def test_a_run_whose_lease_ended_while_its_child_started_never_begins(runn
 
 
 async def test_a_run_whose_lease_was_renewed_while_its_child_started_begins(runner: Runner) -> None:
-    """The child did not know of the renewal, so it asks."""
+    """The child did not know of the renewal, so it asks the worker."""
     link = Wire()
     renewals = iter([link.began - 60.0, link.began])
 
@@ -244,7 +244,7 @@ async def test_closing_ends_what_runs(tmp_path: Path) -> None:
         assert "the worker was closed" in outcome.error
 
 
-# ── Who runs it ──
+# ── Which child runs a job ──
 
 
 async def test_a_child_runs_one_job_after_the_other(runner: Runner) -> None:
@@ -284,7 +284,7 @@ async def test_children_that_nobody_needs_go(runner: Runner, monkeypatch: pytest
 
 async def test_an_idle_child_that_was_killed_is_replaced(runner: Runner) -> None:
     for _ in range(5):
-        os.kill(await pid_of(runner), signal.SIGKILL)  # before the loop can hear of it
+        os.kill(await pid_of(runner), signal.SIGKILL)  # the event loop has not noticed the death before the next job
         assert completed(await runner.run("add", a=2, b=2))["sum"] == 4
 
 
@@ -329,7 +329,7 @@ async def test_a_warm_child_has_loaded_the_application_before_a_job_comes(runner
 
 
 async def test_closing_ends_a_warm_child_that_has_nothing_to_do_and_one_that_still_loads(tmp_path: Path) -> None:
-    """`children` sees to it that nothing is left."""
+    """`children` checks that no child process is left."""
     (tmp_path / "slow_app.py").write_text(
         f"import time\nopen({str(tmp_path / 'loads')!r}, 'w').close()\ntime.sleep(600)\n"
     )
@@ -342,7 +342,7 @@ async def test_closing_ends_a_warm_child_that_has_nothing_to_do_and_one_that_sti
         runner.pool.warm_up(DEEDS)
         await until(lambda: runner.pool._idle)
     async with children(deeds.jobs) as runner:
-        runner.pool.warm_up(DEEDS)  # closed before it was started
+        runner.pool.warm_up(DEEDS)  # the pool is closed before the child was started
 
 
 async def test_one_warm_child_stays_and_the_others_go(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +383,7 @@ async def test_a_worker_warms_a_child_up_if_a_task_needs_one(tmp_path: Path, top
         assert own_children() == before
 
 
-# ── Which tasks can ──
+# ── Which tasks can run in a child ──
 
 
 async def test_a_task_of_any_kind_and_a_partial_of_a_function_can_run_in_a_child(runner: Runner) -> None:

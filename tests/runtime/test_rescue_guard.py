@@ -1,4 +1,4 @@
-"""Who may rescue others' jobs, and when."""
+"""When a worker may rescue the jobs of other workers."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -77,7 +77,7 @@ def test_a_slow_answer_is_no_jump() -> None:
 
 
 def test_a_very_slow_answer_is_a_gap() -> None:
-    """Others could not renew in that time either."""
+    """The other workers could not renew their leases in that time either."""
     guard = steady(RescueGuard(10.0), 0.0, 15.0)
     guard.contact(20.0, 60.0, clock(60.0))
     assert guard.wait(60.0, 0.0) > 0

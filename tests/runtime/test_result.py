@@ -46,7 +46,7 @@ async def test_a_result_comes_back_in_its_own_type(jobs: Jobs, kind: str) -> Non
     assert await jobs.result(made, timeout=60) == thread(3)
     assert await jobs.result(made.id) == thread(3)
     assert (await jobs.get(made.id)).result == {"n": 3, "customers": [{"name": "Ada", "since": "2026-01-31T08:00:00Z"}]}
-    async with Jobs(jobs.settings.url) as others:  # they don't know the task
+    async with Jobs(jobs.settings.url) as others:  # these Jobs don't know the task
         assert await others.result(made) == (await jobs.get(made.id)).result
 
 

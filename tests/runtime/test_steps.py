@@ -1,4 +1,4 @@
-"""ctx.step: what is done is not done again, whatever becomes of the run."""
+"""ctx.step: a step that is done is not done again, however the run ends."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ from tests.waiting import ended, until
 
 
 class Deeds:
-    """What steps have done, in this order."""
+    """Record what steps have done, in order."""
 
     def __init__(self) -> None:
         self.all: list[str] = []
@@ -677,7 +677,7 @@ async def test_a_cancel_ends_a_cancelable_step_and_the_handler_may_undo(jobs: Jo
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_step_that_is_not_cancelable_ends_first(jobs: Jobs, deeds: Deeds, kind: str) -> None:
-    """Past the grace, and past the cancel timeout of maintenance."""
+    """The step goes on after the grace, and after the cancel timeout of maintenance."""
     runs, go = threading.Event(), threading.Event()
 
     @step(cancelable=False)
@@ -764,7 +764,8 @@ async def test_a_stop_does_not_wait_for_a_step_that_is_not_cancelable(jobs: Jobs
 @pytest.mark.parametrize("why", [Interruption.STOPPING, Interruption.TIMED_OUT, Interruption.LOST])
 @pytest.mark.parametrize("sync", [False, True])
 async def test_the_end_of_a_run_is_no_failure_of_its_step(jobs: Jobs, why: Interruption, sync: bool) -> None:
-    """Neither stored nor counted, although the step has a policy of its own and raises another error."""
+    """The step's error is neither stored nor counted, although the step has its own retry policy and raises another
+    error."""
     seen: list[BaseException] = []
 
     @step(retry=[0], max_retries=0)
@@ -1119,7 +1120,7 @@ NAMED = "Give each call a name of its own: ctx.step(embed.using(name="
 
 
 async def test_pipelines_beside_each_other_must_name_their_steps(jobs: Jobs, deeds: Deeds) -> None:
-    """Else the number of a call would depend on timing, and a retry could mix up their results."""
+    """Otherwise the number of a call would depend on timing, and a retry could mix up the results."""
 
     async def fetch(x: str) -> str:
         return x
@@ -1252,7 +1253,7 @@ async def test_calls_that_the_handler_orders_need_no_names(jobs: Jobs) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(ctx.step(embed, x)) for x in (3, 4)]
         found += [task.result() for task in tasks]
-        for x in (5, 6):  # a task of its own for each, one after the other
+        for x in (5, 6):  # an asyncio task for each call, one after the other
             found.append(await asyncio.create_task(helper(x)))
         return [*found, await ctx.step(embed, 7)]
 
@@ -1280,7 +1281,7 @@ async def test_the_wrong_colour_is_refused(jobs: Jobs) -> None:
 
     @jobs.task
     async def four(ctx: Context) -> None:
-        await (await ctx.step(confused))  # it is typed as a sync function that returns a coroutine
+        await (await ctx.step(confused))  # SyncContext types the step as a sync function that returns a coroutine
 
     @jobs.task
     async def five(ctx: Context) -> None:
@@ -1494,7 +1495,7 @@ async def test_steps_left_behind_end_with_the_jobs_timeout(jobs: Jobs, deeds: De
 
 
 async def test_a_cancel_waits_for_a_sync_step_in_its_thread(jobs: Jobs, deeds: Deeds) -> None:
-    """What the handler undoes must not be done beside it. What it has done is stored."""
+    """The handler must not undo anything while the step still runs. The result of the step is stored."""
     runs, go = threading.Event(), threading.Event()
 
     def blind() -> str:

@@ -1,5 +1,5 @@
-"""kill -9 of the worker in each of five steps, before and after each COMMIT: no finished step runs again, and what
-steps write in their transactions is there exactly once."""
+"""kill -9 of the worker in each of five steps, before and after each COMMIT: no finished step runs again, and the rows
+that steps write in their transactions are there exactly once."""
 
 import os
 import subprocess
@@ -53,7 +53,7 @@ class Stage:
         return process.returncode
 
     async def killed(self, trap: str) -> None:
-        """Let a worker run into this trap; then others may have its job."""
+        """Run a worker until it dies at this trap. Then rescue its job, so that another worker may claim it."""
         assert await self.work(trap) == KILLED
         assert self.lines("sprung")[-1] == trap
         worker = (await self.jobs.get(self.job_id)).locked_by
@@ -62,14 +62,14 @@ class Stage:
         order = Rescue(by="test", backoff=[0.0], workers=[worker])
 
         async def rescued() -> bool:
-            """False while the server has not noticed the death, and still holds the row for the open transaction."""
+            """Return False while the dead worker's transaction still locks the row: the server has not noticed."""
             return [moved.status for moved in await store.move_due(order)] == [Status.PENDING]
 
         await until(rescued)
 
     @property
     def runs(self) -> Counter[str]:
-        """How often each step ran."""
+        """Return how often each step ran."""
         return Counter(self.lines("runs"))
 
     def lines(self, file: str) -> list[str]:
@@ -90,7 +90,7 @@ async def saga(jobs: Jobs, orders: Orders, url: str, tmp_path: Path) -> Stage:
 
 
 def again(traps: Sequence[str]) -> Counter[str]:
-    """The steps that had not ended when their worker was killed."""
+    """Return how often each step runs again, because it had not ended when its worker was killed."""
     return Counter(trap.rpartition(" ")[0] for trap in traps if not trap.endswith("after"))
 
 
@@ -110,7 +110,7 @@ async def check(stage: Stage, orders: Orders, *traps: str) -> None:
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("name", STEPS)
 async def test_a_worker_is_killed_in_a_step(stage: Stage, orders: Orders, name: str, moment: str) -> None:
-    """The next run is a suspect's: it has a child process of its own."""
+    """The job is a suspect after the crash, so its next run has a child process of its own."""
     trap = f"{name} {moment}"
     await stage.killed(trap)
     assert await stage.work() == 0
@@ -120,7 +120,8 @@ async def test_a_worker_is_killed_in_a_step(stage: Stage, orders: Orders, name: 
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_workers_are_killed_in_each_step_in_turn(stage: Stage, orders: Orders, moment: str) -> None:
-    """All in one job; from the second run on they die with the child process that runs it."""
+    """All steps belong to one job. From the second run on, each worker dies together with the child process that runs
+    the job."""
     traps = [f"{name} {moment}" for name in STEPS]
     for trap in traps:
         await stage.killed(trap)
@@ -132,7 +133,7 @@ async def test_workers_are_killed_in_each_step_in_turn(stage: Stage, orders: Ord
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("name", SAGA[2:])
 async def test_what_was_done_is_undone_once(saga: Stage, orders: Orders, name: str, moment: str) -> None:
-    """A step fails for good, and its worker is killed; or the worker is killed while it undoes the others."""
+    """The worker is killed in the step that fails for good, or in one of the steps that undo the earlier steps."""
     trap = f"{name} {moment}"
     await saga.killed(trap)
     assert await saga.work() == 0

@@ -32,7 +32,7 @@ async def test_the_result_commits_with_the_writes(jobs: Jobs, orders: Orders, ho
         async with ctx.transaction() as conn:
             await add(conn, n)
             ctx.complete(n + 1)
-        return -1  # ignored
+        return -1  # ignored, because ctx.complete() has set the result
 
     def in_thread(ctx: SyncContext, n: int) -> int:
         tries.append("it")
@@ -149,7 +149,7 @@ async def test_a_job_may_be_completed_after_its_steps(jobs: Jobs, orders: Orders
 async def test_a_frozen_run_can_not_store_a_result(
     jobs: Jobs, orders: Orders, elsewhere: Store, kind: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lease was lost while the step worked; nobody has told it yet."""
+    """The run has lost its lease while the step worked, and the worker has not told it yet."""
     opened, stolen = threading.Event(), threading.Event()
     outcome: list[BaseException] = []
 
@@ -193,8 +193,8 @@ async def test_a_frozen_run_can_not_store_a_result(
     worker = await started(jobs, maintenance=3600, lease=600)
     made = await jobs.enqueue("work")
     await until(opened.is_set)
-    monkeypatch.setattr(worker._heartbeat_thread, "_tell", lambda *_: None)  # nobody tells the zombie
-    worker.slots.stopping = True  # so that it doesn't claim the job again
+    monkeypatch.setattr(worker._heartbeat_thread, "_tell", lambda *_: None)  # the worker does not tell the zombie run
+    worker.slots.stopping = True  # so that the worker doesn't claim the job again
     await steal(elsewhere, made.id, worker)
     stolen.set()
     await until(lambda: outcome)
@@ -203,7 +203,7 @@ async def test_a_frozen_run_can_not_store_a_result(
 
 
 async def test_a_result_is_stored_although_the_database_was_away(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A moment's outage must not cost the work of a long step."""
+    """A short outage must not discard the work of a long step."""
     tries: list[str] = []
 
     async def one() -> int:

@@ -211,7 +211,7 @@ LEAVES = st.integers(-9, 9) | st.booleans() | NAMES
 @settings(deadline=None)
 @given(st.recursive(LEAVES, lambda one: st.lists(one) | st.dictionaries(NAMES, one), max_leaves=9))
 def test_values_that_are_equal_as_json_make_one_key(value: Any) -> None:
-    """However their numbers and objects are written."""
+    """Neither the way that numbers are written nor the order of fields changes the key."""
 
     def otherwise(one: Any) -> Any:
         if isinstance(one, dict):
@@ -406,7 +406,7 @@ UNREADABLE: list[dict[str, Any]] = [
 
 @pytest.fixture(params=UNREADABLE, ids=str)
 async def broken(jobs: Jobs, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The record of the template broken@0: no template. The other topic is fine."""
+    """Store a record for broken@0 that is no valid template, beside a valid template. Return the broken record."""
     await jobs.templates.create({"topic": "fine", "key": ["n"]})
     store = await jobs._store()
     kind, name = REVISION
@@ -543,7 +543,7 @@ async def test_a_new_payload_must_fit_the_job_s_own_version(jobs: Jobs) -> None:
 
 
 async def test_versions_are_run_by_the_worker_that_has_them(jobs: Jobs, url: str) -> None:
-    """An older worker that still has version 1 keeps draining it. Version 0 is everyone's."""
+    """An older worker that still has version 1 keeps running its jobs. Every worker runs version 0."""
     ran: list[tuple[str, int]] = []
 
     @jobs.task("mail", version=1)
@@ -577,7 +577,7 @@ async def test_a_topic_that_does_not_support_cancel(jobs: Jobs) -> None:
         await go_on.wait()
 
     later = await book.using(delay=60).enqueue(1)
-    assert (await jobs.cancel(later.id)).status is Status.CANCELLED  # it has never run
+    assert (await jobs.cancel(later.id)).status is Status.CANCELLED  # the job has never run
     await jobs.start()
     made = await book.enqueue(2)
     await begun.wait()

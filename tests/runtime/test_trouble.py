@@ -1,4 +1,4 @@
-"""A database that says no, and programs that do what nobody expects."""
+"""A database that refuses statements, and handlers and programs that behave in unexpected ways."""
 
 import asyncio
 import logging
@@ -26,7 +26,8 @@ AT_ONCE = Delays((0.0,))
 def failing(
     monkeypatch: pytest.MonkeyPatch, store: Any, verb: str, *errors: BaseException, after: bool = False
 ) -> list[str]:
-    """The next calls of the verb fail like this; `after` it was carried out. The list tells how often it was called."""
+    """Let the next calls of the verb fail with these errors; with `after`, the store carries the call out first. Return
+    a list with an entry for each call."""
     real: Callable[..., Awaitable[Any]] = getattr(store, verb)
     left, calls = list(errors), []
 
@@ -60,7 +61,7 @@ async def test_trouble_while_settling_changes_no_outcome(
 
     await jobs.start()
     calls = failing(monkeypatch, working(jobs).claim_settle._store, verb, *[error("not now")] * 3)
-    # It would write what they say, if it is quick.
+    # The heartbeat thread, if it is quick, would write the reports of the handlers.
     monkeypatch.setattr(working(jobs)._heartbeat_thread, "said", lambda run: None)
     made = [answer.id for answer in await jobs.enqueue_many([work.draft(n) for n in range(5)])]
     results = [await ended(jobs, job_id) for job_id in made]
@@ -74,7 +75,7 @@ async def test_trouble_while_settling_changes_no_outcome(
 async def test_a_worker_waits_longer_and_longer_although_reading_works(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a full disk: each settle with a claim fails, and the look for what that claim brought works."""
+    """This happens on a full disk: each settle with a claim fails, but the worker can read which jobs it holds."""
 
     @jobs.task
     async def work() -> str:
@@ -158,7 +159,7 @@ async def test_a_lost_claim_is_given_back_even_while_stopping(jobs: Jobs, monkey
 async def test_a_database_that_stays_away_is_not_asked_more_and_more_often(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One round looks for a claim whose reply was lost, another one settles, and both fail, again and again."""
+    """One round looks for the jobs of a claim whose reply was lost, another round settles. Both fail repeatedly."""
     over = asyncio.Event()
 
     @jobs.task
@@ -174,7 +175,7 @@ async def test_a_database_that_stays_away_is_not_asked_more_and_more_often(
     async def away(*arguments: Any) -> Any:
         nonlocal tries
         tries += 1
-        await asyncio.sleep(0.01)  # long enough that the other one is under way
+        await asyncio.sleep(0.01)  # long enough that the other round is under way
         raise OutcomeUnknown("cut off")
 
     with monkeypatch.context() as patched:
@@ -261,7 +262,7 @@ async def test_rows_that_others_have_locked_are_not_asked_for_all_the_time(
 
     async def contended(claim: Claim) -> Claimed:
         calls.append(claim)
-        if len(calls) == 12:  # with pauses of 10, 20, 40, … ms, cut short by polls; without, it is there at once
+        if len(calls) == 12:  # pauses of 10, 20, 40, … ms, cut short by polls, lead here; without pauses, at once
             done.set()
         return Claimed([], contended=True, next_due=None)
 
@@ -274,7 +275,7 @@ async def test_rows_that_others_have_locked_are_not_asked_for_all_the_time(
 
 
 async def test_long_jobs_end_what_is_claimed_ahead(jobs: Jobs) -> None:
-    """What was measured of quick jobs says nothing about those that hold all slots now."""
+    """The worker has measured quick jobs. The measurement says nothing about the long jobs that hold all slots now."""
     gate = asyncio.Event()
 
     @jobs.task
@@ -333,7 +334,7 @@ async def test_outcomes_that_make_no_sense_end_the_job(jobs: Jobs) -> None:
         job = await jobs.get(made.id)
         return job.status is Status.PENDING and job.retries == 1
 
-    await until(waits)  # by the default policy
+    await until(waits)  # the default policy is used instead
 
 
 async def test_whatever_a_handler_says_can_be_written(jobs: Jobs) -> None:
@@ -359,7 +360,7 @@ async def test_a_handler_may_go_on_after_it_has_completed_its_job(jobs: Jobs) ->
     async def tidy(ctx: Context) -> None:
         async with ctx.transaction():
             ctx.complete()
-        await asyncio.sleep(1.5)  # longer than it takes to notice that the job is gone
+        await asyncio.sleep(1.5)  # longer than the worker needs to notice that the job is gone
         finished.set()
 
     await jobs.start(poll=0.2, lease=0.9)
@@ -411,7 +412,7 @@ def test_a_loop_that_ends_without_stop_gives_its_jobs_back(tmp_path: Path) -> No
         job = await status_of(other, job_id, Status.PENDING)
         assert (job.retries, job.locked_by) == (0, None)
         await other.close()
-        await jobs.start()  # and these Jobs can be used again
+        await jobs.start()  # the same Jobs object can be used again
         await jobs.stop(grace=0)
         await jobs.close()
 

@@ -46,7 +46,7 @@ decision = Signal("decision", Decision)
 
 
 class Deeds:
-    """What handlers have done, in this order."""
+    """Record what handlers have done, in order."""
 
     def __init__(self) -> None:
         self.all: list[str] = []
@@ -70,7 +70,7 @@ async def waits(jobs: Jobs, job_id: str) -> Job:
 
 
 async def quick(jobs: Jobs, **settings: Any) -> Worker:
-    """Start a worker that hears of cancels soon."""
+    """Start a worker that learns of cancels soon."""
     worker = jobs.make_worker(**{"poll": 0.1, "cancel_grace": 30.0, "notice": 0.1, **settings})
     await jobs._run(worker)
     return worker
@@ -141,12 +141,12 @@ async def test_a_sleep_ends_by_itself(jobs: Jobs, deeds: Deeds) -> None:
     async def work(ctx: Context) -> int:
         deeds.do("run")
         await ctx.sleep(0.05)
-        await ctx.sleep(until=datetime.now(UTC) - timedelta(days=1))  # over: the run goes on at once
+        await ctx.sleep(until=datetime.now(UTC) - timedelta(days=1))  # that time is past: the run goes on at once
         await ctx.sleep(0)
         await ctx.sleep(until=ctx.job.created + timedelta(seconds=0.3))
         return ctx.job.version
 
-    await quick(jobs, poll=HOUR, maintenance=HOUR, listen=False)  # nothing wakes it but its own timer
+    await quick(jobs, poll=HOUR, maintenance=HOUR, listen=False)  # only its own timer wakes the worker
     job = await ended(jobs, (await work.enqueue()).id)
     assert (job.status, len(deeds.all)) == (Status.COMPLETED, job.result)
     assert job.result in (2, 3)
@@ -399,7 +399,7 @@ async def test_a_callback_needs_a_public_url(jobs: Jobs) -> None:
 
 
 async def test_steps_beside_a_wait_end_first(jobs: Jobs, deeds: Deeds) -> None:
-    """Also those that follow them at once."""
+    """Steps that begin right after those steps also end before the run waits."""
     open_wait, go = asyncio.Event(), asyncio.Event()
 
     async def slow() -> str:
@@ -725,7 +725,7 @@ class Undoing:
 
     def __init__(self, jobs: Jobs, deeds: Deeds, kind: str = "async") -> None:
         self.deeds = deeds
-        self.go = threading.Event()  # it does not reach its wait before, in an undo run
+        self.go = threading.Event()  # an undo run does not reach its wait before this is set
         self.go.set()
         self.finally_go = threading.Event()
         self.finally_go.set()
@@ -807,7 +807,7 @@ async def test_an_undo_run_is_not_disturbed_before_its_wait(jobs: Jobs, deeds: D
     await until(lambda: "run 2" in deeds.all)
     [run] = worker.slots.runs.values()
     renewed = run.renewed
-    await until(lambda: run.renewed > renewed)  # the worker has heard of the cancel by now
+    await until(lambda: run.renewed > renewed)  # the worker has learned of the cancel by now
     assert run.interruption is None
     undoing.go.set()
     job = await ended(jobs, made.id)
@@ -830,7 +830,8 @@ async def test_a_waiting_job_without_finished_steps_is_cancelled_at_once(jobs: J
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_cancel_while_a_run_is_about_to_wait(jobs: Jobs, deeds: Deeds, kind: str) -> None:
-    """The next run undoes. What `finally` does is not cut short: a handler that looks has the whole grace."""
+    """The next run undoes. The cancel does not cut the `finally` block short: a handler that looks at the cancel has
+    the whole grace."""
     undoing = Undoing(jobs, deeds, kind)
     undoing.finally_go.clear()
     worker = await quick(jobs)
@@ -841,7 +842,7 @@ async def test_a_cancel_while_a_run_is_about_to_wait(jobs: Jobs, deeds: Deeds, k
 
     await until(is_open)
     [run] = worker.slots.runs.values()
-    await until(lambda: run.looks)  # it has suspended the run
+    await until(lambda: run.looks)  # the wait has suspended the run
     await jobs.cancel(made.id)
     await until(lambda: run.interruption is not None)
     undoing.finally_go.set()
@@ -853,7 +854,7 @@ async def test_a_cancel_while_a_run_is_about_to_wait(jobs: Jobs, deeds: Deeds, k
 
 
 async def test_a_cancel_that_comes_before_the_wait_is_raised_there(jobs: Jobs, deeds: Deeds) -> None:
-    """The database tells the run: the worker may not have heard of it."""
+    """The run learns of the cancel from the database, even if the worker does not know of it yet."""
 
     @jobs.task
     async def work(ctx: Context) -> None:
@@ -966,7 +967,7 @@ async def test_a_worker_that_stops_in_the_middle_of_an_undo_leaves_it_to_another
 
 
 async def test_an_undo_run_ends_at_a_step_that_is_not_stored(jobs: Jobs, deeds: Deeds) -> None:
-    """The code has changed: a step stands where there was none."""
+    """The code has changed: it calls a step that has no stored result."""
 
     @jobs.task
     async def work(ctx: Context) -> None:
@@ -1038,7 +1039,8 @@ async def test_new_code_goes_on_with_a_waiting_job(jobs: Jobs, deeds: Deeds, url
 
 
 async def test_a_run_that_loses_its_job_before_it_waits(jobs: Jobs, deeds: Deeds) -> None:
-    """Between the look for a signal and the settlement: the next run gets what this one has read."""
+    """The run loses its job between the look for a signal and the settlement. The next run gets the signal that this
+    run has read."""
     cleaning, go = asyncio.Event(), asyncio.Event()
 
     @jobs.task
@@ -1095,7 +1097,7 @@ async def test_waiting_jobs_hold_no_slots(jobs: Jobs) -> None:
 
 
 async def test_a_signal_that_comes_while_a_run_ends_is_read_at_once(jobs: Jobs) -> None:
-    """The bell has rung by then, and nothing rings again."""
+    """The doorbell has rung before the run ends, and does not ring again."""
     cleaning, go = asyncio.Event(), asyncio.Event()
 
     @jobs.task
@@ -1114,11 +1116,11 @@ async def test_a_signal_that_comes_while_a_run_ends_is_read_at_once(jobs: Jobs) 
     go.set()
     job = await ended(jobs, made.id)
     assert (job.result, job.version) == (1, 2), job.last_error
-    assert "resumed" not in [event.event for event in await jobs.events(made.id)]  # it has not waited at all
+    assert "resumed" not in [event.event for event in await jobs.events(made.id)]  # the job has not waited at all
 
 
 async def test_no_signal_is_missed(jobs: Jobs) -> None:
-    """Signals come at any moment around their waits."""
+    """A job gets every signal, at whatever moment around its wait the signal comes."""
     rounds, signals = 100, 3
 
     @jobs.task
@@ -1130,7 +1132,7 @@ async def test_no_signal_is_missed(jobs: Jobs) -> None:
                 await asyncio.sleep(0)
         return found
 
-    worker = await quick(jobs, poll=HOUR, concurrency=20)  # nothing but the bell wakes it
+    worker = await quick(jobs, poll=HOUR, concurrency=20)  # only the doorbell wakes the worker
     chance = random.Random(7)
 
     async def one() -> None:

@@ -132,7 +132,7 @@ async def test_snooze_runs_later_and_costs_no_retry(jobs: Jobs) -> None:
 
 
 async def test_a_snooze_until_a_time_when_the_clock_is_set(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time is the database's, whatever the machine's own clock has become since the worker last compared them."""
+    """The time is that of the database's clock, even if the machine's clock was set since the worker compared them."""
 
     class Behind(datetime):
         @classmethod
@@ -146,7 +146,7 @@ async def test_a_snooze_until_a_time_when_the_clock_is_set(jobs: Jobs, monkeypat
             raise Snooze(job.created + timedelta(seconds=0.2))
         return job.version
 
-    job = await ran(jobs, "patient")  # not in an hour
+    job = await ran(jobs, "patient")  # the job does not run an hour late
     assert (job.status, job.result) == (Status.COMPLETED, 2)
 
 
@@ -160,8 +160,8 @@ async def test_a_handler_may_cancel_its_own_job(jobs: Jobs) -> None:
 
 
 async def test_a_payload_that_does_not_fit_is_retried(jobs: Jobs, url: str) -> None:
-    """Another version of the code may know what to do with it."""
-    other = Jobs(url)  # knows nothing of the handler, which is not published yet: it checks nothing
+    """A worker with another version of the code may accept the payload."""
+    other = Jobs(url)  # checks no payload, because the task is not published yet
 
     @jobs.task(max_retries=1, retry=AT_ONCE)
     async def strict(n: int) -> None: ...
@@ -263,7 +263,8 @@ async def test_a_thread_hears_of_its_timeout_by_check(jobs: Jobs) -> None:
 
 
 async def test_what_can_not_be_stopped_is_settled_and_counted(jobs: Jobs) -> None:
-    """Its slot stays lost until it ends; the worker goes on with the others, and drops its late result."""
+    """The slot of the handler stays lost until the handler ends. The worker goes on with its other slots, and drops the
+    late result."""
     go_on, stubborn_is_done = threading.Event(), asyncio.Event()
 
     @jobs.task(timeout=0.1, max_retries=0)
@@ -329,7 +330,7 @@ async def test_a_cancel_reaches_running_handlers_by_check(jobs: Jobs) -> None:
         await jobs.cancel(job_id, reason="enough")
     first, second = [await ended(jobs, job_id) for job_id in made]
     assert (first.status, first.cancel_reason) == (Status.CANCELLED, "enough")
-    assert second.status is Status.COMPLETED  # it returned: who finishes first completes
+    assert second.status is Status.COMPLETED  # the handler returned before its cancel became final
     assert sorted(raised) == ["async", "thread"]
 
 
@@ -384,7 +385,7 @@ async def test_highest_priority_first(jobs: Jobs) -> None:
 
 async def test_a_delayed_job_is_picked_up_when_its_time_has_come(jobs: Jobs) -> None:
     later = jobs.register("later", nothing)
-    await jobs.start(poll=30)  # so it isn't polling that finds it
+    await jobs.start(poll=30)  # so that polling is not what finds the job
     made = await later.using(delay=0.5).enqueue()
     job = await ended(jobs, made.id)
     assert job.claimed_at is not None
@@ -427,7 +428,7 @@ async def test_short_jobs_are_claimed_ahead_and_given_back_when_their_topic_is_p
     await jobs.enqueue_many([quick.draft() for _ in range(200)])
     worker = await started(jobs, concurrency=2, ahead=60.0)
     await until(lambda: worker.slots.lookahead() > 100)
-    # While both slots are held, what comes in next is claimed ahead and can't start.
+    # While both slots are held, the worker claims the next jobs ahead and can't start them.
     holding = [(await quick.enqueue(hold=True)).id for _ in range(2)]
     await until(lambda: running == 2)
     waiting = [answer.id for answer in await jobs.enqueue_many([quick.draft() for _ in range(50)])]
@@ -465,7 +466,7 @@ async def test_long_jobs_are_not_claimed_ahead(jobs: Jobs) -> None:
 
 
 async def test_jobs_of_a_claim_whose_reply_was_lost_are_given_back(jobs: Jobs, elsewhere: Store) -> None:
-    """The claim is in the database, but the worker doesn't know: nobody should wait for the lease."""
+    """The claim is in the database, but the worker doesn't know. The jobs must not wait until their lease ends."""
     work = jobs.register("work", nothing)
     made = await work.enqueue()
     jobs._worker = worker = jobs.make_worker(concurrency=2, lease=600.0)
@@ -502,7 +503,7 @@ async def test_stop_lets_jobs_finish_and_claims_no_more(jobs: Jobs) -> None:
     await stopping
     assert (await jobs.get(made.id)).result == "finished"
     left = await jobs.get(late.id)
-    # A claim that was under way when it was told to stop may bring it: then it was given back at once.
+    # A claim that was under way at the stop may have taken this job. Then the worker has given it back at once.
     assert (left.status, left.retries, ran) == (Status.PENDING, 0, [made.id])
     assert list(await jobs.workers.list()) == []
 
@@ -536,7 +537,7 @@ async def test_it_may_be_started_again(jobs: Jobs) -> None:
         await jobs.start()
         assert (await ran(jobs, work)).status is Status.COMPLETED
         await jobs.stop()
-        await jobs.stop()  # nothing to do
+        await jobs.stop()  # a second stop does nothing
 
 
 async def test_it_can_not_be_started_twice(jobs: Jobs) -> None:
@@ -556,7 +557,7 @@ async def test_it_refuses_what_makes_no_sense(jobs: Jobs) -> None:
     for name, value in {"concurrency": 0, "lease": 0, "poll": 0, "grace": -1}.items():
         with pytest.raises(InvalidInput, match=name):
             await jobs.start(**{name: value})  # type: ignore[arg-type]
-    await jobs.start()  # nothing of that is left behind
+    await jobs.start()  # the refused calls have left nothing behind
     assert (await ran(jobs, work)).status is Status.COMPLETED
 
 

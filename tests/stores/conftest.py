@@ -1,12 +1,12 @@
-"""`store`: each store in turn, with a clock that stands still. `real_store`: with the real clock, for races.
+"""Fixtures. `store`: each store in turn, with a clock that stands still. `real_store`: with the real clock, for races.
 
-Most of a test's time goes into the first statements of new connections. Files whose tests do nothing to the tables
-but fill them say
+Most of a test's time goes into the first statements of new connections. A test file that only fills the tables, and
+changes nothing else about them, can say
 
     store = shared_store
 
-and have one open store of each kind for all their tests, emptied before each. `paired_store` is the same, compared with
-the reference after each verb (paired.py).
+Then one open store of each kind serves all tests of the file, and is emptied before each. `paired_store` is the same,
+but it is compared with the reference after each verb (paired.py).
 """
 
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ from tests.stores.paired import paired
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "open_store" in getattr(item, "fixturenames", ()):  # its connections are bound to a loop: it is the test's
+        if "open_store" in getattr(item, "fixturenames", ()):  # the test must use the loop of its connections
             item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
 
 
@@ -40,14 +40,14 @@ async def real_store(request: pytest.FixtureRequest, databases: Databases, tmp_p
 
 @pytest.fixture
 async def postgres_store(databases: Databases, tmp_path: Path) -> AsyncIterator[Harness]:
-    """PostgreSQL with the test clock."""
+    """Yield a PostgreSQL store with the test clock."""
     async with harness_at("postgres", databases, tmp_path, virtual=True) as harness:
         yield harness
 
 
 @pytest.fixture
 async def real_postgres_store(databases: Databases, tmp_path: Path) -> AsyncIterator[Harness]:
-    """PostgreSQL with the real clock."""
+    """Yield a PostgreSQL store with the real clock."""
     async with harness_at("postgres", databases, tmp_path, virtual=False) as harness:
         yield harness
 
@@ -70,6 +70,6 @@ async def shared_store(open_store: Harness) -> AsyncIterator[Harness]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def paired_store(shared_store: Harness) -> AsyncIterator[Harness]:
-    """A shared store that is compared with the reference after each verb."""
+    """Yield a shared store that is compared with the reference after each verb."""
     async with paired(shared_store):
         yield shared_store

@@ -1,8 +1,8 @@
-"""What Prometheus reads of /metrics."""
+"""Read /metrics as Prometheus does."""
 
 
 def counters_of(exposition: bytes) -> dict[str, float]:
-    """Every sample, with its labels, of the metrics that call themselves counters."""
+    """Return every sample, by its name with labels, of the metrics whose type is counter."""
     counters: dict[str, float] = {}
     kind = ""
     for line in exposition.decode().splitlines():

@@ -1,4 +1,4 @@
-"""Flows as a store gets them, from short words; and what the tests of flows ask of a store."""
+"""Make flows as a store gets them, from short descriptions; and helpers that ask a store about flows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ NOWHERE = "no-such-topic"
 
 
 class Node(Struct, frozen=True):
-    """`after`: names of nodes, or ids of jobs that are there. `options`: of the job."""
+    """A node of a flow. `after`: names of nodes, or ids of existing jobs. `options`: the options of its job."""
 
     after: Sequence[str] = ()
     if_failed: str = "cancel"
@@ -36,7 +36,7 @@ def node(*after: str, if_failed: str = "cancel", when: str | None = None, **opti
 
 
 def make(nodes: Mapping[str, Node], *, name: str = "order", topic: str = "mail", flow_id: str | None = None) -> NewFlow:
-    """As `jobs.flow` puts it together."""
+    """Return the flow as `jobs.flow` makes it."""
     made = flow_id or harness.job().id
     known = {one: new.options.get("id") or harness.job().id for one, new in nodes.items()}
     jobs = {one: _job(known[one], new, topic) for one, new in nodes.items()}
@@ -87,7 +87,7 @@ def _edge(flow_id: str, child: str, node: Node, name: str, parent: NewJob | str)
 
 
 def only_named(flow: NewFlow, named: dict[str, str]) -> NewFlow:
-    """Return the flow; a condition stands only on the edge from the parent that it names."""
+    """Return the flow with each condition on one edge only: the edge from the parent that the condition names."""
     ids = dict(zip(flow.nodes, (job.id for job in flow.jobs), strict=True))
     kept = {ids[child]: ids[parent] for child, parent in named.items()}
     edges = [
@@ -98,7 +98,7 @@ def only_named(flow: NewFlow, named: dict[str, str]) -> NewFlow:
 
 
 def children_of(run: Job, call: int, count: int, *, topic: str = "mail") -> NewChildren:
-    """What ctx.gather starts."""
+    """Return the children that ctx.gather starts."""
     flow_id = run.flow_id or derived_id(run.id, "flow")
     jobs = [new_job(derived_id(run.id, call, n), topic, {"n": n}) for n in range(count)]
     jobs = [replace(job, flow_id=flow_id, line=own_line(job.id)) for job in jobs]
@@ -118,7 +118,7 @@ def children_of(run: Job, call: int, count: int, *, topic: str = "mail") -> NewC
 
 
 async def claim(store: Store, *topics: str, worker: str = "w", limit: int = 100) -> list[Job]:
-    """All that can be claimed. A claim that has unblocked jobs says that another one pays."""
+    """Return all jobs that can be claimed. A claim that has unblocked jobs is `contended`: claim once more."""
     jobs: list[Job] = []
     while True:
         claimed = await store.claim(claim_by(worker, *topics or ("mail",), limit=limit))
@@ -128,7 +128,7 @@ async def claim(store: Store, *topics: str, worker: str = "w", limit: int = 100)
 
 
 async def tick(store: Store) -> None:
-    """Do what any worker does by the way: look at the ends that are noted."""
+    """Make a claim that brings no job: each claim also handles the ends of jobs that the store has noted."""
     assert await claim(store, NOWHERE) == []
 
 
@@ -139,13 +139,13 @@ async def end(store: Store, job: Job, outcome: Outcome | None = None) -> None:
 
 
 async def edges(store: Store, job_id: str) -> dict[str, Edge]:
-    """The edges that lead to a job, by the names of its parents."""
+    """Return the edges that lead to a job, by the names of its parents."""
     found = await store.read([job_id], StoredEdges)
     return {edge.name: edge for edge in found[job_id].items} if job_id in found else {}
 
 
 class Made:
-    """A flow that is there: its jobs by their names."""
+    """A stored flow: its jobs by their names."""
 
     def __init__(self, store: Store, flow: NewFlow) -> None:
         self.store = store
@@ -165,13 +165,13 @@ class Made:
         return (await self.store.read([self.ids[name]], Job))[self.ids[name]]
 
     async def runs(self, *names: str) -> list[Job]:
-        """Exactly these can be claimed; their runs, in the order of the names."""
+        """Claim everything, check that it is exactly these jobs, and return their runs in the order of the names."""
         found = {self.names.get(job.id, job.id): job for job in await claim(self.store)}
         assert sorted(found) == sorted(names)
         return [found[name] for name in names]
 
     async def run(self, name: str, outcome: Outcome | None = None) -> None:
-        """Only this one can be claimed; run it to its end."""
+        """Check that only this job can be claimed, and run it to its end."""
         [job] = await self.runs(name)
         await end(self.store, job, outcome)
 

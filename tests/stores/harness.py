@@ -1,4 +1,4 @@
-"""A store under test, its clock in our hands, and its tables open to look into behind its back."""
+"""A store under test. The tests set its clock, and read and change its tables without the store."""
 
 import asyncio
 import itertools
@@ -52,14 +52,14 @@ NOBODY = "0193fb1e-0000-7000-8000-000000000000"  # no job has this id
 KEPT = {"_jobs_migrations", "_jobs_meta", "_jobs_doorbell", "_jobs_limits"}  # what every database has from the start
 RETRY_IN_10 = Delays((10.0,))
 
-# What is running is pending again, and nothing tells of it.
+# Make running jobs pending again, without a trace in their history.
 FORGET_CLAIMS = """
 UPDATE _jobs SET status = 'pending', ready = true, version = version - 1, locked_by = NULL, locked_until = NULL,
     claimed_at = NULL, started_at = NULL
 WHERE locked_by IS NOT NULL
 """
 
-# Jobs that came to a line, or wait for other jobs of their flow.
+# Jobs that were enqueued into a line, or that wait for other jobs of their flow.
 BLOCKED_AT_FIRST = """
 SELECT id FROM _jobs WHERE if_live IS NOT NULL UNION ALL SELECT id FROM _jobs_archive WHERE if_live IS NOT NULL
 UNION ALL SELECT DISTINCT child FROM _jobs_edges WHERE call IS NULL
@@ -88,13 +88,13 @@ def claim_by(
 
 
 def settlement(claimed: Job, outcome: Outcome, *, ran: float | None = None) -> Settlement:
-    """What a worker would ask for that has just seen the job as `claimed`."""
+    """Return the settlement that a worker asks for when it last saw the job as `claimed`."""
     to = decide(claimed, outcome, START, retry=RETRY_IN_10, ran=ran)
     return Settlement(claimed.id, claimed.version, to, claimed.locked_by)
 
 
 def mark(run: Job, name: str, state: StepState | str, **fields: Any) -> StepMark:
-    """What the worker that has claimed `run` says about a step. Steps stand in the order of their names, a to z."""
+    """Return what the worker of `run` says about a step. The names of steps, a to z, give their positions."""
     usual: dict[str, Any] = {
         "id": run.id,
         "version": run.version,
@@ -107,14 +107,14 @@ def mark(run: Job, name: str, state: StepState | str, **fields: Any) -> StepMark
 
 
 def wait(run: Job, waits_for: str = "signal:go", **fields: Any) -> Wait:
-    """The worker that has claimed `run` asks whether it must wait."""
+    """Return the question of the worker that has claimed `run`: must the run wait?"""
     usual: dict[str, Any] = {"id": run.id, "version": run.version, "worker": run.locked_by, "n": 1, "position": 9}
     usual["terms"] = WaitTerms(fields.get("seconds")).text
     return Wait(waits_for=waits_for, **usual | fields)
 
 
 def info(name: str = "w1", **fields: Any) -> WorkerInfo:
-    """What a worker reports of itself."""
+    """Return what a worker reports about itself."""
     usual: dict[str, Any] = {
         "host": "here",
         "pid": 4711,
@@ -127,7 +127,7 @@ def info(name: str = "w1", **fields: Any) -> WorkerInfo:
     return WorkerInfo(name=name, **usual | fields)
 
 
-# One of each kind of thing a settlement can do. Snoozes count from START, which no test's clock precedes.
+# One outcome of each kind. Snoozes count from START, and no test's clock is before START.
 OUTCOMES: dict[str, Outcome] = {
     "completed": Completed({"ok": True}),
     "retried": Failed("boom"),
@@ -145,7 +145,7 @@ class Harness(ABC):
     """`store` is open and migrated. With a virtual clock, time stands still until `advance`."""
 
     kind: str
-    tables: str  # the statement that asks for their names
+    tables: str  # the statement that finds the names of all tables
     store: Store
     paired: Any = None  # the Paired that `store` is, if any
 
@@ -153,7 +153,7 @@ class Harness(ABC):
         self.virtual = virtual
         self.now = START
         self._others: list[Store] = []
-        self._tables: list[str] = []  # that are emptied, jobs first: counters count what is deleted
+        self._tables: list[str] = []  # the tables that `reset` empties, jobs first: deleting a job changes counters
 
     async def open(self, *, migrated: bool = False) -> None:
         self.store = self.new_store()
@@ -170,7 +170,7 @@ class Harness(ABC):
             await self._others.pop().close()
 
     async def another(self) -> Store:
-        """A second store on the same database, as another process would have it."""
+        """Open and return a second store on the same database, as another process would have."""
         store = self.new_store()
         await store.open()
         self._others.append(store)
@@ -185,7 +185,7 @@ class Harness(ABC):
         return self.now
 
     async def reset(self) -> None:
-        """Back to an empty database at START."""
+        """Empty the database and set the clock to START."""
         self.now = START
         await self._set_clock()
         if not self._tables:
@@ -201,7 +201,7 @@ class Harness(ABC):
 
     @abstractmethod
     async def fetch(self, query: str) -> list[tuple[Any, ...]]:
-        """Look into the tables, not through the store."""
+        """Return the rows of a query that goes to the tables, not through the store."""
 
     @abstractmethod
     async def execute(self, statement: str) -> None: ...
@@ -209,7 +209,7 @@ class Harness(ABC):
     # ── Whole rows ──
 
     async def rows(self) -> dict[str, Row]:
-        """Everything that is kept of every job, checked for what must hold of any row at any time."""
+        """Return everything that the store keeps of every job. Check what must hold for any row at any time."""
         kept = await self.fetch(
             "SELECT id, ready, history, history_dropped, log, log_dropped, coalesce(signals, 0) FROM _jobs UNION ALL "
             "SELECT id, false, history, history_dropped, log, log_dropped, 0 FROM _jobs_archive"
@@ -262,7 +262,7 @@ class Harness(ABC):
         return (await self.store.read([job_id], Job))[job_id]
 
     async def audit(self) -> list[Audit]:
-        """Oldest first; of one call, by job id."""
+        """Return the audit, oldest entries first; the entries of one call in the order of their job ids."""
         found = []
         for at, by, action, job_id, topic, reason, data in await self.fetch(
             "SELECT at, by, action, job_id, topic, reason, data FROM _jobs_audit ORDER BY id"
@@ -282,7 +282,7 @@ class Harness(ABC):
         return found
 
     async def events(self, job_id: str) -> list[Event]:
-        """The store's events, held against the ones that the row's columns and history tell of."""
+        """Return the store's events; check that the row's columns and history tell the same."""
         events = await reading.events(self.store, job_id)
         row = await self.row(job_id)
         assert events == with_step_events(sorted(timeline(row), key=lambda event: event.seq), row.steps)
@@ -292,7 +292,7 @@ class Harness(ABC):
         return [event.event for event in await self.events(job_id)]
 
     async def forget_claims(self) -> None:
-        """As a database does that took over before it had heard of them."""
+        """Undo all claims, as when a standby without the latest commits becomes the database."""
         await self.change(FORGET_CLAIMS)
 
     async def change(self, statement: str) -> None:
@@ -307,7 +307,7 @@ class Harness(ABC):
         return await self.store.insert(jobs)
 
     async def add(self, topic: str = "mail", payload: dict[str, Any] | None = None, **fields: Any) -> str:
-        """The id of a new job."""
+        """Insert a job and return its id."""
         new = job(topic, payload, **fields)
         [inserted] = await self.store.insert([new])
         assert not inserted.existing
@@ -317,14 +317,14 @@ class Harness(ABC):
         return await self.store.claim(claim_by(worker, *topics, **wishes))
 
     async def claimed(self, worker: str = "w1", topic: str = "mail", *, start: bool = True, **fields: Any) -> Job:
-        """A new job that `worker` has claimed."""
+        """Return a new job that `worker` has claimed."""
         job_id = await self.add(topic, **fields)
         [job] = (await self.claim(worker, topic, limit=1, start=start)).jobs
         assert job.id == job_id
         return job
 
     async def settled(self, outcome: Outcome, **fields: Any) -> Job:
-        """A new job that was claimed and settled; as it is afterwards."""
+        """Insert, claim and settle a job; return it as it is afterwards."""
         claimed = await self.claimed(**fields)
         await self.store.settle([settlement(claimed, outcome, ran=0.0)])
         return await self.job(claimed.id)
@@ -332,7 +332,7 @@ class Harness(ABC):
     async def waiting(
         self, waits_for: str = "signal:go", *, timeout: float | None = None, done: Sequence[str] = (), **fields: Any
     ) -> Job:
-        """A new job that waits, after these steps were done; as it is afterwards."""
+        """Return a new job that waits, after its run has done these steps."""
         run = await self.claimed(**fields)
         await self.store.checkpoint([mark(run, name, "succeeded") for name in done])
         return await self.waits(run, waits_for, timeout=timeout, undoes=bool(done))
@@ -340,7 +340,7 @@ class Harness(ABC):
     async def waits(
         self, run: Job, waits_for: str = "signal:go", *, n: int = 1, timeout: float | None = None, undoes: bool = False
     ) -> Job:
-        """The run asks whether it must wait, and does."""
+        """Let the run ask whether it must wait, and wait; return the job as it is afterwards."""
         answer = await self.store.take_signal(wait(run, waits_for, n=n, seconds=timeout))
         assert (answer.hold, answer.state) == (Hold.KEPT, StepState.RUNNING)
         outcome = Waits(waits_for, answer.left, answer.seen, undoes)
@@ -376,7 +376,7 @@ class Harness(ABC):
 
 
 def check(row: Row) -> None:
-    """What must hold of any row at any time."""
+    """Check what must hold for any row at any time."""
     job = row.job
     check_lease(job, row.ready)
     held = job.locked_until is not None
@@ -391,7 +391,7 @@ def check(row: Row) -> None:
 
 
 def check_lease(job: Job, ready: bool) -> None:
-    """Only a waiting job that is cancelled is cancel_requested without a lease: it is ready, or still waits."""
+    """Check the lease. A cancel_requested job has none only if it waited: it is ready, or still waits."""
     cancelling = job.status is Status.CANCEL_REQUESTED and job.locked_until is None
     assert (job.locked_until is not None) == (job.status in HELD and not cancelling)
     assert not ready or job.status is Status.PENDING or cancelling
@@ -404,7 +404,7 @@ class SqliteHarness(Harness):
 
     def __init__(self, path: Path | None, *, virtual: bool) -> None:
         super().__init__(virtual=virtual)
-        self.path = path  # None: in memory
+        self.path = path  # None: the database is in memory
 
     def new_store(self) -> SqliteStore:
         path = None if self.path is None else str(self.path)
@@ -428,7 +428,7 @@ class SqliteHarness(Harness):
             return work(connection)
 
 
-# What runs with its owner's rights has a search path of its own.
+# A function that runs with its owner's rights has its own search path.
 SAME_CLOCK = "ALTER FUNCTION _jobs_note_enqueued SET search_path = testclock, pg_catalog, pg_temp"
 
 
@@ -442,7 +442,7 @@ class PostgresHarness(Harness):
         super().__init__(virtual=virtual)
         self.url = url
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
-        self._turn = asyncio.Lock()  # one at a time on this connection, also for tests of many tasks
+        self._turn = asyncio.Lock()  # one statement at a time on this connection, also if a test runs many tasks
 
     def new_store(self) -> PostgresStore:
         return PostgresStore(f"{self.url}?search_path=testclock,pg_catalog" if self.virtual else self.url)
@@ -460,7 +460,8 @@ class PostgresHarness(Harness):
     async def reset(self) -> None:
         assert isinstance(self.store, PostgresStore)
         await super().reset()
-        # Its clock has gone back to START: what the store has learned of dead index entries leads past everything new.
+        # The clock has gone back to START. The store has learned positions behind dead index entries. New jobs would be
+        # before these positions, and claims would miss them.
         self.store._claim_bounds, self.store._due = ClaimBounds(), Floor()
 
     async def _set_clock(self) -> None:
@@ -481,7 +482,7 @@ class PostgresHarness(Harness):
             await (await self.connection()).execute(statement)
 
     async def events(self, job_id: str) -> list[Event]:
-        """Held against the view, too."""
+        """Return the events; check that the view tells the same."""
         events = await super().events(job_id)
         columns = "job_id, seq, at, event, status, version, by, data"
         view = await self.fetch(f"SELECT {columns} FROM _jobs_events WHERE job_id = '{job_id}' ORDER BY seq")
@@ -498,7 +499,7 @@ def ids(jobs: Sequence[Job | Moved]) -> list[str]:
 async def harness_at(
     kind: str, databases: Databases, folder: Path, *, virtual: bool, check: bool = True
 ) -> AsyncIterator[Any]:
-    """A harness on a new database of this kind. Unless `check` is False, all rows must be legal at the end."""
+    """Yield a harness on a new database of this kind. Unless `check` is False, all rows must be legal at the end."""
     prepare = migrated if kind == "sqlite" else with_test_clock
     async with databases.at(kind, folder, prepare) as url:
         harness: Harness = PostgresHarness(url, virtual=virtual)

@@ -1,7 +1,7 @@
-"""A store beside the reference: each verb is done to both. Their answers, and all that they keep, must be the same.
+"""A store beside the reference: each verb goes to both. Their answers, and all that they keep, must be the same.
 
-A test on a paired store need not say what a verb does to a row: the reference does. It says what the reference can't:
-which situation it wants, and what matters about the answer.
+A test on a paired store need not say what a verb does to a row: the reference says it. The test says what the reference
+can't: which situation it wants, and what matters about the answer.
 """
 
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ IN_ANY_ORDER = {"move_due", "held_by"}
 
 
 class Paired:
-    """Verbs that the reference does not know go to the store alone: they only read."""
+    """A store and the reference. Verbs that the reference does not know only read, and go to the store alone."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
@@ -43,10 +43,10 @@ class Paired:
         return both
 
     async def do(self, verb: str, *arguments: Any, **options: Any) -> Any:
-        """Do it to both; the answers must agree."""
+        """Call the verb on both and return the answer of the store; both answers must agree."""
         actual = await getattr(self.real, verb)(*arguments, **options)
         if verb == "insert":
-            options.pop("repeat", None)  # how to look, not what to do
+            options.pop("repeat", None)  # tells the store where to look, not what to do
         _same(verb, actual, getattr(self.reference, verb)(*arguments, **options))
         return actual
 
@@ -56,7 +56,7 @@ class Paired:
         assert sorted(map(repr, audit)) == sorted(map(repr, self.reference.audit))
 
     async def compare(self, changed: set[str]) -> None:
-        """Compare what is kept, counted and listed, and the events and logs of the jobs that changed."""
+        """Compare rows, counters and lists of both, and the events and logs of the jobs that changed."""
         await self.compare_rows()
         assert await self.real.stats() == self.reference.stats()
         page = await self.real.list(Filter(), limit=200)
@@ -71,7 +71,7 @@ class Paired:
         assert await self.real.paused() == self.reference.paused()
         assert await self.real.workers() == self.reference.workers()
         await self.compare_numbers()
-        while await self.real.tidy("fold_counts", 50):  # changes no number
+        while await self.real.tidy("fold_counts", 50):  # folding changes no number
             await self.compare_numbers()
 
     async def compare_numbers(self) -> None:
@@ -82,7 +82,7 @@ class Paired:
             assert {name: getattr(one, name) for name in expected.__struct_fields__} == structs.asdict(expected)
 
     async def adopt(self) -> None:
-        """Make the reference know what a test did to the rows behind the store's back."""
+        """Copy into the reference the rows that a test has changed without the store."""
         self.reference.rows = await self._harness.rows()
 
 
@@ -115,7 +115,7 @@ def _same_claim(actual: Claimed, expected: Claimed) -> None:
 
 @asynccontextmanager
 async def paired(harness: Harness) -> AsyncIterator[Harness]:
-    """The harness with its empty store paired; at the end everything is compared."""
+    """Pair the empty store of the harness; compare everything at the end."""
     real, harness.paired = harness.store, Paired(harness)
     harness.store = harness.paired
     try:

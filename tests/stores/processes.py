@@ -1,6 +1,6 @@
-"""What other processes do in the tests of races and kills: `python -m tests.stores.processes VERB URL-OR-PATH WORKER`.
+"""The other processes in the tests of races and kills: `python -m tests.stores.processes VERB URL-OR-PATH WORKER`.
 
-Each line on stdout is an acknowledgement: a JSON list of what the store has answered for.
+Each line on stdout is an acknowledgement: a JSON list of the jobs (or the count) that the store has confirmed.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def open_store(target: str) -> Store:
 
 
 def target_of(harness: Harness) -> str:
-    """What another process needs to open the same database."""
+    """Return the URL or path with which another process opens the same database."""
     if isinstance(harness, PostgresHarness):
         return harness.url
     assert isinstance(harness, SqliteHarness)
@@ -70,7 +70,7 @@ async def claim(store: Store, worker: str) -> None:
 
 
 async def settle(store: Store, worker: str) -> None:
-    """Complete one batch and claim the next, until there are none."""
+    """Complete one batch and claim the next, until no jobs are left."""
     wish = Claim(worker, lanes("mail"), 7, 3600.0)
     claimed = await store.claim(wish)
     while claimed.jobs:
@@ -83,7 +83,7 @@ async def settle(store: Store, worker: str) -> None:
 
 
 async def everything(store: Store, worker: str) -> None:
-    """Insert and work off 300 jobs, among others who do the same; tell which ones were completed here."""
+    """Insert 300 jobs and complete as many as it gets, beside other processes. Tell which jobs it has completed."""
     for _ in range(30):
         await store.insert([real_job() for _ in range(10)])
         claimed = await store.claim(Claim(worker, lanes("mail"), 10, 3600.0))
@@ -93,7 +93,7 @@ async def everything(store: Store, worker: str) -> None:
 
 
 async def fold(store: Store, worker: str) -> None:
-    """For ever, a few notes at a time."""
+    """Fold counters for ever, a few notes at a time."""
     while True:
         tell([str(await store.tidy("fold_counts", 3))])
 

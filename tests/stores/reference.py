@@ -1,7 +1,7 @@
-"""The contract in plain Python: what every verb does to the rows, said slowly. The model test holds stores to it.
+"""The contract in plain Python: what every verb does to the rows, step by step. Tests compare stores with it.
 
 One dict of rows, live and archived together, changed by one function that asserts MOVES. Policy comes from the core.
-Where a store may choose (which of many, in what order), the callers of this file don't look.
+Where a store may choose (which of many jobs, in what order), the tests do not compare.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,7 +67,7 @@ from rowlock.stores.queries import Ended, Stats, Tally, make_stats
 from tests.stores.rows import Audit, Row, SignalRow, known, moment, plain, timeline
 
 Run = TypeVar("Run", Beat, Progress, StepMark)
-MOVE_OF_EVENT = {  # which move a settlement makes
+MOVE_OF_EVENT = {  # the move that a settlement makes, by its event
     "completed": "complete",
     "retried": "fail",
     "failed": "fail",
@@ -103,7 +103,7 @@ class Reference:
     def _change(
         self, move: str, job: Job, entry: dict[str, Any] | None = None, *, ready: bool = False, **columns: Any
     ) -> Job:
-        """The only place where a row changes."""
+        """Change the row by this move and return the job. No other code changes a row."""
         row, legal = self.rows[job.id], MOVES[move]
         assert row.job.status in legal.sources
         after = structs.replace(row.job, **columns)
@@ -119,7 +119,7 @@ class Reference:
         )
 
     def _count(self, move: str, before: Job, after: Job) -> None:
-        """Every end of a job, and what a requeue takes back; and of the runs that end no job, those that went wrong."""
+        """Count the ends of jobs (a requeue takes one back), and the runs that were lost or are retried."""
         status = before.status if move == "requeue" else after.status
         retried = move in ("fail", "rescue") and after.retries > before.retries
         lost = move == "rescue"
@@ -139,7 +139,7 @@ class Reference:
                 ended.execution_us += (self.now - after.started_at) // timedelta(microseconds=1)
 
     def _put(self, job: Job, ready: bool, kept: Row | None = None) -> Job:
-        """`kept`: what else is kept with it."""
+        """Store the job and return it. `kept`: the row with what else is kept of the job."""
         row = kept or Row(job, ready)
         events_count = 1 + job.version + len(row.history) + row.dropped + (job.status is Status.COMPLETED)
         job = structs.replace(job, events_count=events_count)
@@ -238,7 +238,7 @@ class Reference:
         return holds
 
     def _has_completed(self, report: Progress) -> bool:
-        """Has this very run completed the job?"""
+        """Return True if this very run has completed the job."""
         row = self.rows.get(report.id)
         if row is None or row.job.status is not Status.COMPLETED or row.job.version != report.version:
             return False
@@ -343,7 +343,7 @@ class Reference:
         return Awaited(hold, state, None, left, row.got)
 
     def _keep_steps(self, job_id: str, steps: Iterable[StoredStep]) -> None:
-        """A wait that is dropped takes the signals with it that it has read."""
+        """Store these steps of the job. If a wait is dropped, the signals that it has read are dropped too."""
         row, kept = self.rows[job_id], tuple(sorted(steps, key=lambda step: (step.position, step.name, step.n)))
         gone = {(step.name, step.n) for step in row.steps} - {(step.name, step.n) for step in kept}
         signals = tuple(one for one in row.signals if (one.wait, one.wait_n) not in gone)
@@ -571,7 +571,7 @@ class Reference:
         return [self._moved(job.id) for job in late]
 
     def _is_shielded(self, job: Job) -> bool:
-        """It is in a step that is not cancelable, and its worker lives."""
+        """Return True if the job is in a step that is not cancelable, and its lease has not expired."""
         running = [
             step
             for step in self.rows[job.id].steps
@@ -604,11 +604,11 @@ class Reference:
         match order:
             case Cancel():
                 return self._cancel(ids, order)
-            case Requeue():  # it is an Update, too
+            case Requeue():  # before Update, of which it is a subclass
                 return self._requeue(ids, order)
             case Update():
                 return self._update(ids, order)
-            case Wake():  # it is a Resume, too
+            case Wake():  # before Resume, of which it is a subclass
                 return self._wake(ids, order)
             case Signal():
                 return self._signal(ids, order)
@@ -744,7 +744,7 @@ class Reference:
         return "full" if sum(one.wait is None for one in row.signals) >= MAX_UNREAD else None
 
     def _is_gone(self, row: Row, signal: str, number: int) -> str | None:
-        """Is there still such an address?"""
+        """Return why the callback can no longer be answered: "gone" or "late"; None if it can."""
         found = [step for step in row.steps if (step.name, step.n) == (f"@callback:{signal}", number)]
         if not found:
             return "gone"
@@ -882,7 +882,7 @@ class Reference:
     ) -> bool:
         if to == "pause":
             self.pauses[topic] = Pause(topic, self.now, until, reason, by)
-        elif topic in {pause.topic for pause in self.paused()}:  # one that has run out is none
+        elif topic in {pause.topic for pause in self.paused()}:  # an expired pause counts as none
             del self.pauses[topic]
         else:
             return False
@@ -929,10 +929,10 @@ class Reference:
 
 
 def _ended(step: StoredStep) -> str | None:
-    """What a run gets of a wait that has ended, as JSON text."""
+    """Return what a run gets from a wait that has ended, as JSON text."""
     return None if step.state is StepState.FAILED else codec.encode(step.result, "result")
 
 
 def _is_of(job: Job, run: Beat | Progress | StepMark | Settlement) -> bool:
-    """The fence."""
+    """Return True if the job is held by this very run: the fence."""
     return job.version == run.version and run.worker in (None, job.locked_by)

@@ -1,4 +1,4 @@
-"""All that is kept of a job, and the timeline that can be read from it."""
+"""Everything that a store keeps of a job, and the timeline that follows from it."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SignalRow(Struct, frozen=True, kw_only=True):
-    """A signal that a job has got. `wait` and `wait_n`: the wait that has read it."""
+    """A signal that a job has received. `wait` and `wait_n`: the wait that has read it."""
 
     seq: int
     name: str
@@ -26,8 +26,8 @@ class SignalRow(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True):
-    """All that is kept of a job. `got`: how many signals it has counted; the archive does not say. `waited`: it was
-    blocked at first."""
+    """Everything that a store keeps of a job. `got`: how many signals the row has counted (0 in the archive).
+    `waited`: the job was blocked at first."""
 
     job: Job
     ready: bool
@@ -60,19 +60,19 @@ def moment(micros_: int) -> datetime:
 
 
 def known(**values: Any) -> dict[str, Any]:
-    """A history entry's fields: times as integers, and no nulls."""
+    """Return the fields of a history entry: times as integers, and no nulls."""
     return {k: micros(v) if isinstance(v, datetime) else v for k, v in values.items() if v is not None}
 
 
 def plain(value: Any) -> Any:
-    """As it stands in the audit's JSON."""
+    """Return the value as the audit's JSON has it."""
     if isinstance(value, datetime):
         return micros(value)
     return list(value) if isinstance(value, tuple) else value
 
 
 def timeline(row: Row) -> Iterable[Event]:
-    """Enqueue, claims and completion from the columns, everything else from the entries."""
+    """Yield the events: enqueue, claims and completion from the columns, everything else from the history entries."""
     job = row.job
 
     def event(seq: int, at: datetime, what: str, status: Status, version: int, by: str | None, **data: Any) -> Event:

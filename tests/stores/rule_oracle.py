@@ -1,6 +1,6 @@
-"""Rules made at random, as text for the product and as data for a judge of the tests' own.
+"""Random rules: as text for the product, and as data for a second implementation in the tests, the judge.
 
-The judge knows nothing of how the product reads and binds a rule: it compares value by value."""
+The judge does not use the product's code that reads and binds rules: it compares value by value."""
 
 import random
 import re
@@ -19,7 +19,7 @@ TEXTS = [
 PATTERNS = [*TEXTS[1:], "a%", "%b", "%a%", "%", "a%b%", "%%", "report%", "_", "*", "[a]%"]
 PLAIN = ["=", "!=", ">", ">=", "<", "<=", "~", "!~"]
 OPERATORS = [*PLAIN, *(f"?{op}" for op in PLAIN)]
-NAMES = {  # of claims, and how a rule writes them
+NAMES = {  # names of claims, and how a rule writes each
     "id": "id", "roles": "roles", "tenant-id": "tenant-id", "cognito:groups": "cognito:groups",
     "https://example.com/a b": "'https://example.com/a b'", "it's": '"it\'s"', "a.b": '"a.b"',
 }  # fmt: skip
@@ -30,7 +30,7 @@ START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Side(Struct, frozen=True):
-    """`what`: a column's name, the path of a claim, a constant, or the name of a moment."""
+    """One side of a comparison. `what`: a column's name, the path of a claim, a constant, or the name of a moment."""
 
     kind: Literal["field", "claim", "text", "moment"]
     what: Any
@@ -55,7 +55,7 @@ Rule = One | Many
 
 
 class Odd:
-    """What can't be compared."""
+    """Stands for a value that can't be compared."""
 
 
 def judge(rule: Rule, claims: Mapping[str, Any], row: Mapping[str, Any], now: datetime) -> bool:
@@ -71,7 +71,7 @@ def judge(rule: Rule, claims: Mapping[str, Any], row: Mapping[str, Any], now: da
 
 
 def _seen(side: Side, claims: Mapping[str, Any], row: Mapping[str, Any], now: datetime) -> list[Any]:
-    """None: it is empty."""
+    """Return the values of this side. None stands for an empty value."""
     match side.kind:
         case "field":
             return [row[side.what]]
@@ -123,7 +123,7 @@ def _fits(rule: One, left: Any, op: str, right: Any) -> bool:
         other = left if _asks(rule.right) else right
         return {"=": other in (None, ""), "!=": other not in (None, "")}.get(op, False)
     sides = {rule.left.kind, rule.right.kind}
-    if left is None or right is None:  # an empty column is unequal to what stands in the rule, and to nothing else
+    if left is None or right is None:  # an empty column is unequal to a constant in the rule, but not to a claim
         return op in ("!=", "!~") and "field" in sides and "claim" not in sides
     fields = [side.what for side in (rule.left, rule.right) if side.kind == "field"]
     times = isinstance(left, datetime) or isinstance(right, datetime) or any(FIELDS[name] == "time" for name in fields)
@@ -158,13 +158,13 @@ def _time(value: Any) -> datetime | None:
 
 
 def some_case(chance: random.Random, rows: Sequence[Mapping[str, Any]], depth: int = 2) -> tuple[Rule, dict[str, Any]]:
-    """A rule, and claims that may well meet it."""
+    """Return a random rule, and claims that may meet it."""
     claims: dict[str, Any] = {}
     return _some_rule(chance, rows, claims, depth), claims
 
 
 def every_case(chance: random.Random, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Rule, dict[str, Any]]]:
-    """Columns of every kind, compared with lists of what they hold, by every operator."""
+    """Yield rules that compare columns of every kind with lists of values that they hold, by every operator."""
     for field in ("topic", "status", "scope_id", "priority", "max_retries", "run_at", "id"):
         held = sorted({row[field] for row in rows if row[field] is not None})
         for op, size in product(OPERATORS, (1, 2, 3)):
@@ -212,7 +212,7 @@ def _some_comparison(chance: random.Random, rows: Sequence[Mapping[str, Any]], c
 
 
 def _is_refused(kind: str, left: Side, op: str, right: Side) -> bool:
-    """Is it refused because it makes no sense? The tests of the reader are about that."""
+    """Return True if the product refuses this comparison as meaningless. The tests of the reader check that."""
     constants = [side.what for side in (left, right) if side.kind == "text"]
     words = [what for what in constants if what in ("", None) or isinstance(what, bool)]
     flags = any(isinstance(what, bool) for what in words)
@@ -224,7 +224,7 @@ def _is_refused(kind: str, left: Side, op: str, right: Side) -> bool:
 
 
 def _of(chance: random.Random, kind: str, field: str | None, near: Any) -> Side:
-    """A column, if one is given (most of the time); or something that it is compared with."""
+    """Return a side: mostly the column, if `field` names one; otherwise something to compare with a column."""
     if field is not None and chance.random() < 0.8:
         return Side("field", field, field)
     if chance.random() < 0.55:
@@ -255,7 +255,7 @@ def _quoted(text: str, chance: random.Random) -> str:
 
 
 def _some_value(chance: random.Random, rows: Sequence[Mapping[str, Any]], field: str) -> Any:
-    """Of a claim that is compared with this column."""
+    """Return a random value for a claim that is compared with this column."""
     if chance.random() < 0.4:
         return _some_element(chance, rows, field)
     size = chance.choice([0, 1, 2, 2, 3, 5, *([MOST - 1, MOST] if chance.random() < 0.05 else [])])

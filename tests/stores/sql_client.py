@@ -1,4 +1,4 @@
-"""A client that has nothing but a connection and the SQL functions."""
+"""A client that uses only a connection and the SQL functions."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ LEASE = timedelta(seconds=30)
 
 
 class SqlRun(NamedTuple):
-    """What a claim gives a worker to name its run by."""
+    """What names a run: a claim gives it to the worker."""
 
     id: str
     version: int
@@ -24,7 +24,7 @@ class SqlClient:
 
     @classmethod
     async def connect(cls, url: str, *, virtual: bool = False, **settings: str) -> "SqlClient":
-        """`virtual`: its clock is the test's (see TEST_CLOCK)."""
+        """Return a connected client. `virtual`: it uses the test's clock (see TEST_CLOCK)."""
         if virtual:
             settings["search_path"] = "testclock, pg_catalog, public"
         return cls(await asyncpg.connect(url, server_settings=settings))
@@ -33,7 +33,7 @@ class SqlClient:
         await self.connection.close()
 
     async def enqueue(self, topic: str | None = "mail", payload: Any = None, **options: Any) -> str:
-        """The job's id. Options as the function names them; None is left to its default."""
+        """Enqueue a job and return its id. The SQL function names the options; None gives one its default."""
         given = {"topic": topic, **options}
         if payload is not None:
             given["payload"] = payload if isinstance(payload, str) else json.dumps(payload)
@@ -50,7 +50,7 @@ class SqlClient:
         ]
 
     async def claimed(self, worker: str = "w1", topic: str = "mail", **options: Any) -> SqlRun:
-        """A new job that `worker` has claimed."""
+        """Return the run of a new job that `worker` has claimed."""
         job_id = await self.enqueue(topic, **options)
         [run] = await self.claim(worker, topic, n=1)
         assert run.id == job_id
@@ -79,5 +79,5 @@ class SqlClient:
 
 
 def _named(given: dict[str, Any]) -> tuple[str, list[Any]]:
-    """By name, as the documentation calls them."""
+    """Return the arguments as SQL text, by name as in the documentation, and their values."""
     return ", ".join(f"{name} => ${n}" for n, name in enumerate(given, 1)), list(given.values())

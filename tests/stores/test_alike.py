@@ -1,4 +1,4 @@
-"""Equal patches are written together. A batch must leave the same as its jobs would one by one."""
+"""The store writes equal patches together. A batch must have the same effect as its jobs one by one."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Bulk actions: what is listed, what is changed and what is not, who carries on, and what is left of it."""
+"""Bulk actions: which jobs are listed, which are changed, which worker continues a run, and what is kept afterwards."""
 
 import asyncio
 import random
@@ -78,7 +78,7 @@ async def test_a_preview_lists_what_the_action_can_be_done_to_and_counts_the_res
 
 
 def in_order(statuses: Iterable[Status]) -> list[Status]:
-    """Pending last, or it would be claimed for another."""
+    """Return the statuses, pending last: otherwise `in_status` would claim the pending job instead of its own."""
     return sorted(statuses, key=lambda status: (status is Status.PENDING, status))
 
 
@@ -94,7 +94,7 @@ async def test_every_filter_lists_what_meets_it(store: Harness) -> None:
     where = Filter(where=Some((Compared("topic", "=", "bills"), Compared("priority", ">", 400))))
     ids = [one.id for one in everyone[::3]]
     for n, filter in enumerate([*CASES, where, Filter(ids=ids)]):
-        some = ("cancel", "delete")[n % 2 :][:1] if store.kind == "postgres" else tuple(VERBS)[:4]  # it takes its time
+        some = ("cancel", "delete")[n % 2 :][:1] if store.kind == "postgres" else tuple(VERBS)[:4]  # it is slower
         for action in some:
             bulk = await preview(store, action, filter)
             found = {item.job_id for item in await store.store.bulk_items(bulk.id, limit=1000)}
@@ -124,14 +124,14 @@ async def test_a_look_that_takes_too_long_is_given_up(store: Harness, monkeypatc
         await preview(store, "cancel")
     assert (caught.value.field, caught.value.code) == ("filter", "too_broad")
     monkeypatch.undo()
-    assert (await preview(store, "cancel")).total == 3000  # the connection is as good as before
+    assert (await preview(store, "cancel")).total == 3000  # the connection is still usable
 
 
 # ── The run ──
 
 
 async def test_each_is_done_as_the_verb_would_do_it(store: Harness) -> None:
-    """The same jobs twice: what became of them, their histories, the audit and the counters."""
+    """A bulk action and the verb get equal jobs. Rows, histories, audit and counters must agree afterwards."""
     edits = {"reprioritise": Edit(priority=7), "reschedule": Edit(run_at=START + timedelta(seconds=90))}
     for action, verb in VERBS.items():
         mine, others = [
@@ -177,7 +177,7 @@ async def test_what_came_later_or_has_moved_is_left_alone(store: Harness) -> Non
     await store.store.move([requeued], Requeue(by="eve"))
     await store.store.move([again], Requeue(by="eve"))
     await store.store.move([again], Cancel(by="eve"))
-    await store.store.move([cancelled], Requeue(by="eve"))  # as it was, by its status and version; but it has been away
+    await store.store.move([cancelled], Requeue(by="eve"))  # then status and version are as listed, not the history
     await store.store.move([cancelled], Cancel(by="eve"))
     await store.store.move([deleted], Delete(by="eve"))
     await store.store.move([run], Requeue(by="eve"))
@@ -217,7 +217,7 @@ async def test_completed_jobs_are_deleted_from_the_archive(store: Harness) -> No
 
 
 async def test_a_key_that_is_taken_names_who_has_it(store: Harness) -> None:
-    """Of rivals among the listed, in one batch or in two, the oldest wins."""
+    """If listed jobs have the same key, in one batch or in two, the oldest job wins."""
     rivals = await dead(store, 4, key="a")
     [other] = await dead(store, 1, key="b")
     elsewhere = await dead(store, 1, key="a", scope_id="t") + await dead(store, 1, key="b", scope="t")
@@ -333,7 +333,7 @@ async def test_what_is_not_there_is_neither_started_nor_stopped(store: Harness) 
     assert not await store.store.steer_bulk(NOBODY, "stop", by="ann")
     bulk = await preview(store, "requeue")
     assert not await store.store.steer_bulk(bulk.id, "stop", by="ann")
-    assert await store.store.steer_bulk(bulk.id, "start", by="ann")  # and it is done: there was nothing to do
+    assert await store.store.steer_bulk(bulk.id, "start", by="ann")  # done at once: the list is empty
     assert not await store.store.steer_bulk(bulk.id, "start", by="ann")
     assert not await store.store.steer_bulk(bulk.id, "stop", by="ann")
 
@@ -346,7 +346,7 @@ async def test_previews_live_for_an_hour_and_the_rest_for_a_week(store: Harness)
     await client.stop(store.store, bulks["stopped"].id, by="ann", reason=None)
     assert await store.store.tidy("prune_bulks", 10_000) == 0
     await store.advance(PREVIEW_LIFE)
-    assert not await store.store.steer_bulk(bulks["old"].id, "start", by="ann")  # its list may be half gone
+    assert not await store.store.steer_bulk(bulks["old"].id, "start", by="ann")  # parts of its list may be gone
     await pruned(store, limit=2)
     assert {bulk.id for bulk in await store.store.bulks()} == {bulks["stopped"].id, bulks["running"].id}
     await store.advance(KEPT)
@@ -369,7 +369,7 @@ async def test_a_list_that_somebody_has_emptied_has_an_end(store: Harness) -> No
 
 
 async def test_the_same_preview_again_is_the_one_that_is_there(store: Harness) -> None:
-    """After a reply that was lost."""
+    """The client repeats the call after its reply was lost."""
     await dead(store, 1)
     new = NewBulk(id=bulk_ids.one(), action="requeue", arguments={}, filter={}, unfit={}, by="ann")
     first = await store.store.create_bulk(new, MAIL)
@@ -405,7 +405,7 @@ async def test_an_undo_puts_back_pending_jobs_as_they_were(store: Harness) -> No
     due = await store.add()
     later = await store.add(delay=3600.0, expires_at=START + timedelta(hours=2), priority=7, tags=("t",), key="k")
     ran = await store.in_status(Status.PROCESSING, "other")
-    early = await store.in_status(Status.CANCELLED, "bills")  # by somebody else
+    early = await store.in_status(Status.CANCELLED, "bills")  # not by the bulk action
     before = await store.rows()
     cancel = await started(store, "cancel", Filter())
     await client.run_all(store.store, cancel.id)
@@ -484,7 +484,7 @@ async def test_when_stop_returns_nothing_more_is_changed(real_store: Harness) ->
     other = await real_store.another()
     running = asyncio.create_task(client.run_all(other, bulk.id))
     while not (await client.get(real_store.store, bulk.id)).done:
-        pass  # each look is a round trip
+        pass  # each query is a round trip, so no sleep is needed
     stopped = await client.stop(real_store.store, bulk.id, by="ann", reason=None)
     assert (await real_store.store.stats()).cancelled == stopped.done
     assert (await running).done == stopped.done < 2000
@@ -492,7 +492,7 @@ async def test_when_stop_returns_nothing_more_is_changed(real_store: Harness) ->
 
 
 async def test_others_at_the_same_moment(real_store: Harness) -> None:
-    """What is done came right behind what was listed, in the job's own history, and once."""
+    """The bulk action changes a job only as it was listed: its entry comes next in the job's history, and only once."""
     jobs = [real_job() for _ in range(200)]
     await real_store.insert(*jobs)
     await real_store.store.move([one.id for one in jobs], Cancel(by="ann"))
@@ -526,8 +526,8 @@ ACTS = ("requeue", "cancel", "delete", "update", "claim", "insert", "settle")
 
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(3, 23))])
 async def test_whatever_others_do_meanwhile(real_store: Harness, seed: int) -> None:
-    """Random changes by others before and between batches. What is done was as it was listed; the rest was not
-    touched by us; the counters of the object are those of its items."""
+    """Other clients make random changes before and between batches. The action changes only jobs that are still as they
+    were listed, and leaves the rest alone. Its counters agree with its items."""
     chance = random.Random(seed)
     action = chance.choice(sorted(VERBS))
     await real_store.insert(*[real_job(key=chance.choice([None, None, "a", "b"])) for _ in range(40)])
@@ -544,7 +544,7 @@ async def test_whatever_others_do_meanwhile(real_store: Harness, seed: int) -> N
         after = await real_store.rows()
         told = await outcomes(real_store, bulk)
         now = {job_id for job_id, outcome in told.items() if outcome == "done"} - done
-        for job_id in now:  # it had not moved
+        for job_id in now:  # these jobs were still as listed
             assert before[job_id].job.status is marks[job_id]
             assert before[job_id].job.events_count == listed[job_id].job.events_count
             assert job_id not in after or bulk.note in str(after[job_id].history[-1])
@@ -584,7 +584,7 @@ async def disturb(store: Harness, chance: random.Random, acts: int) -> None:
                 await store.insert(real_job(key=chance.choice([None, "a", "b"])))
 
 
-# ── PostgreSQL's own: other transactions ──
+# ── PostgreSQL only: other transactions ──
 
 
 async def test_a_key_that_a_transaction_is_about_to_take_holds_up_nobody_else(
@@ -595,7 +595,7 @@ async def test_a_key_that_a_transaction_is_about_to_take_holds_up_nobody_else(
     await real_postgres_store.store.move([one.id for one in jobs], Cancel(by="ann"))
     bulk = await started(real_postgres_store, "requeue")
     connection = await real_postgres_store.connection()
-    async with connection.transaction():  # the application's own: it may take as long as it likes
+    async with connection.transaction():  # the application's transaction: it may stay open as long as it likes
         await connection.execute(
             "INSERT INTO _jobs (id, created, updated, run_at, timeout, priority, max_retries, ready, topic, status, "
             "key, payload) "

@@ -1,4 +1,4 @@
-"""claim: who gets what, in which order, and what it does to the row."""
+"""claim: which worker gets which jobs, in which order, and what a claim does to the row."""
 
 import asyncio
 import random
@@ -14,7 +14,7 @@ from tests.stores.conftest import paired_store, shared_store
 from tests.stores.harness import LEASE, MINUTE, START, Harness, claim_by, ids, job, lanes, settlement
 
 store = paired_store
-unpaired = shared_store  # for several stores at once, and for claims of so many bytes
+unpaired = shared_store  # for several stores at once, and for claims that are bounded in bytes
 
 
 async def test_what_a_claim_does_to_the_row(store: Harness) -> None:
@@ -62,7 +62,7 @@ async def test_strict_priority_across_lanes(store: Harness) -> None:
 
 
 async def test_a_newcomer_of_higher_priority_goes_first(store: Harness) -> None:
-    """Whatever a store remembers of the last claim."""
+    """This holds whatever a store remembers of the last claim."""
     await store.insert(*[job(priority=1) for _ in range(10)])
     await store.claim(limit=3)
     high = await store.add(priority=2)
@@ -71,7 +71,7 @@ async def test_a_newcomer_of_higher_priority_goes_first(store: Harness) -> None:
 
 
 async def test_a_newcomer_of_another_store_goes_first_soon(unpaired: Harness) -> None:
-    """Another process put it there: a store that remembers a lower bound may miss it only for a moment."""
+    """Another process has enqueued the job. A store that remembers a lower bound may miss it only for a moment."""
     other = await unpaired.another()
     await unpaired.insert(*[job(priority=1) for _ in range(5000)])
     await unpaired.claim(limit=3)
@@ -189,8 +189,8 @@ async def test_settle_nothing_and_claim(store: Harness) -> None:
 
 
 async def test_a_claim_brings_no_more_than_so_many_bytes(unpaired: Harness) -> None:
-    """About so many, in the same order, and at least one job. The rest is there for the next claim."""
-    text = random.Random(1).randbytes(5000).hex()  # nothing that a database can compress
+    """A claim brings about that many bytes, in the usual order, and at least one job. The next claim gets the rest."""
+    text = random.Random(1).randbytes(5000).hex()  # a database can hardly compress this
     made = [job("mail", {"text": text}, priority=n % 3) for n in range(100)]
     await unpaired.store.insert(made)
     every = [one.id for one in sorted(made, key=lambda one: (-one.priority, one.id))]

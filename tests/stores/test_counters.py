@@ -1,4 +1,4 @@
-"""What stats tell of runs: how many were counted, put back for a retry or lost, and how long the oldest job waits."""
+"""What stats tell of runs: how many were counted, retried or lost, and how long the oldest job waits."""
 
 from datetime import timedelta
 
@@ -42,9 +42,9 @@ async def test_a_batch_of_everything_is_told_apart(paired_store: Harness) -> Non
 
 
 async def test_a_run_that_is_rescued_is_lost_whatever_came_of_it(paired_store: Harness) -> None:
-    await paired_store.claimed()  # pays a retry
-    await paired_store.claimed(max_retries=0)  # has none left
-    await paired_store.claimed(start=False)  # never began, and pays nothing
+    await paired_store.claimed()  # is charged a retry
+    await paired_store.claimed(max_retries=0)  # has no retry left
+    await paired_store.claimed(start=False)  # its handler never began, so it is not charged
     await paired_store.in_status(Status.CANCEL_REQUESTED, "bills")
     await paired_store.claimed(topic="bills")
     await paired_store.advance(LEASE + 1)
@@ -56,7 +56,7 @@ async def test_a_run_that_is_rescued_is_lost_whatever_came_of_it(paired_store: H
 
 async def test_a_rescue_that_finds_nothing_counts_nothing(paired_store: Harness) -> None:
     await paired_store.claimed()
-    assert await paired_store.store.tidy("fold_counts", 10_000) == 1  # the enqueue's
+    assert await paired_store.store.tidy("fold_counts", 10_000) == 1  # the note of the enqueue
     assert await paired_store.store.move_due(Rescue(by="m1", backoff=[1.0])) == []
     assert await paired_store.store.tidy("fold_counts", 10_000) == 0
 
@@ -86,7 +86,7 @@ async def test_counters_of_runs_are_never_taken_back(paired_store: Harness) -> N
 
 
 async def counters(store: Harness, topic: str = "mail") -> dict[str, float]:
-    """Of a topic, as another process tells Prometheus."""
+    """Return the counters of a topic, as another process reports them to Prometheus."""
     other = await store.another()
     found = counters_of(await metrics.render(other, await other.stats()))
     return {name: value for name, value in found.items() if value and f'topic="{topic}"' in name}
@@ -125,7 +125,7 @@ async def test_a_clock_that_is_set_back_takes_no_time_back(store: Harness) -> No
 
 
 async def test_the_sum_of_seconds_does_not_fall_by_rounding(store: Harness) -> None:
-    """Runs of no microsecond add nothing to the sum. The average times their number is sometimes less than it was."""
+    """Runs of 0 µs leave the sum as it is. The average times their number may fall a little, by rounding."""
     last = 0.0
     for runs in range(1, 60):
         stats = make_stats(None, [], [("mail", (runs, 0, 0, 0, runs, 7, 0, 0, 0, 0, 0))])
@@ -152,7 +152,7 @@ async def test_the_oldest_ready_job_of_each_topic_and_of_all(paired_store: Harne
     await paired_store.store.move(
         [await paired_store.add("later")], Update(by="ann", edit=Edit(run_at=paired_store.now))
     )
-    assert (await paired_store.store.stats("later")).oldest_wait == 3.0  # since it was due
+    assert (await paired_store.store.stats("later")).oldest_wait == 3.0  # since the job was due
 
 
 @pytest.mark.parametrize("of", [None, "mail"])
@@ -160,7 +160,7 @@ async def test_the_oldest_ready_job_of_each_topic_and_of_all(paired_store: Harne
 async def test_a_run_at_that_was_over_is_no_wait(
     store: Harness, monkeypatch: pytest.MonkeyPatch, bound: int, of: str | None
 ) -> None:
-    """Nothing waits before it is there; whichever of the jobs has the oldest run_at, of one topic or of several."""
+    """A job waits only from its enqueue on, even if its run_at is older: in one topic and in all topics together."""
     for module in (queries, postgres, sqlite):
         monkeypatch.setattr(module, "BOUND", bound, raising=False)
     long_ago = START - timedelta(days=9451)
@@ -177,7 +177,7 @@ async def test_a_run_at_that_was_over_is_no_wait(
 async def test_what_is_no_longer_ready_does_not_wait(paired_store: Harness) -> None:
     await paired_store.add()
     await paired_store.advance(5)
-    for outcome, wait in ((Released(), 5.0), (Failed("boom"), None)):  # one keeps its place, one waits for its retry
+    for outcome, wait in ((Released(), 5.0), (Failed("boom"), None)):  # only a failed job waits for its retry
         [claimed] = (await paired_store.claim()).jobs
         assert (await paired_store.store.stats()).oldest_wait is None
         await paired_store.store.settle([settlement(claimed, outcome, ran=0.0)])

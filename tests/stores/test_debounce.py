@@ -1,4 +1,4 @@
-"""Debounce: a newer enqueue replaces what no worker has claimed. Throttle: one job per key and window."""
+"""Debounce: a newer enqueue replaces a job that no worker has claimed. Throttle: one job per key and window."""
 
 import asyncio
 import random
@@ -77,7 +77,7 @@ async def test_at_most_bounds_the_whole_delay(store: Harness) -> None:
         [told] = await store.store.insert([debounced(n=n)])
     assert told.run_at == made.created + timedelta(seconds=100)
     await store.advance(60)
-    [told] = await store.store.insert([debounced(n=4)])  # the bound is over, and no worker has come: it keeps its place
+    [told] = await store.store.insert([debounced(n=4)])  # past the bound, and not claimed yet: it keeps its run_at
     assert told.run_at == made.created + timedelta(seconds=100)
     await store.store.promote()
     assert [run.payload["n"] for run in await claim(store.store)] == [4]
@@ -104,7 +104,7 @@ async def test_while_one_runs_one_more_waits_behind_it(store: Harness) -> None:
     assert (told.id, told.existing, told.status) == (second.id, True, Status.BLOCKED)
     await store.advance(10)
     await end(store.store, run)
-    assert await due(store) == []  # its own time has not come
+    assert await due(store) == []  # the second job is not due yet
     await store.advance(20)
     [run] = await due(store)
     assert (run.id, run.payload) == (second.id, {"n": 3})
@@ -113,7 +113,7 @@ async def test_while_one_runs_one_more_waits_behind_it(store: Harness) -> None:
 
 @pytest.mark.parametrize("outcome", [Failed("x"), Released("stop"), Snoozed(50.0)])
 async def test_a_job_that_was_claimed_keeps_its_payload(store: Harness, outcome: Outcome) -> None:
-    """A run that was given a payload may have acted on it. The newer one waits behind it."""
+    """A run may have acted on the payload that it got. So the newer payload waits in a job behind it."""
     first, second = debounced(n=1), debounced(n=2)
     await store.store.insert([first])
     await store.advance(30)
@@ -145,7 +145,7 @@ async def test_an_operator_may_edit_it(store: Harness) -> None:
 
 
 async def test_requeue_beside_a_newer_job(store: Harness) -> None:
-    """One that no worker has claimed gives way to the newer one. One that has run goes to the end of the line."""
+    """A job that no worker has claimed gives way to the newer job. A job that has run goes to the end of the line."""
     [old] = await store.store.insert([debounced(n=1)])
     await store.store.move([old.id], Cancel(by="ops"))
     [new] = await store.store.insert([debounced(n=2)])
@@ -183,7 +183,7 @@ async def test_a_batch_counts_as_one_enqueue_of_each_key(store: Harness) -> None
 
 
 async def test_a_repeat_is_answered_by_its_own_job(store: Harness) -> None:
-    """It must not put an older payload in the place of a newer one."""
+    """A repeated enqueue must not replace a newer payload by an older one."""
     first = debounced(n=1)
     await store.store.insert([first])
     await store.store.insert([debounced(n=2)])
@@ -215,8 +215,8 @@ async def test_the_history_is_bounded(store: Harness) -> None:
 
 
 async def test_any_order_of_things(store: Harness) -> None:
-    """Random enqueues, claims, ends and cancels, beside a model: at most one job per key is open; it has the last
-    payload and the right time; the last payload of each key is claimed after it was enqueued."""
+    """Random enqueues, claims, ends and cancels, beside a model. At most one job per key is open, with the last payload
+    and the right time. A worker claims the last payload of each key after its enqueue."""
     for seed in range(4):
         await _any_order_of_things(store, random.Random(seed))
         await store.reset()
@@ -279,7 +279,7 @@ async def _any_order_of_things(store: Harness, dice: random.Random) -> None:
 
 
 async def test_two_enqueues_at_the_same_moment(real_store: Harness) -> None:
-    """One of them makes the job, the others replace its payload: the one that a worker gets is the last of all."""
+    """One enqueue makes the job, the others replace its payload. A worker gets the last payload of all."""
     everyone = await stores(real_store, 4)
     for n in range(12):
         batch = [debounced(f"{n}", who, window=Window(0.001)) for who in range(len(everyone))]
@@ -299,7 +299,7 @@ async def _twice(store: Harness) -> list[Any]:
 
 
 async def test_an_enqueue_meets_a_claim(real_store: Harness) -> None:
-    """The job is due at once, so that each enqueue meets claims. Whatever comes first, the last payload runs last."""
+    """The job is due at once, so that each enqueue meets claims. In any order, the last payload runs last."""
     enqueuer, *workers = await stores(real_store, 3)
     done = asyncio.Event()
     seen: list[int] = []
@@ -331,7 +331,7 @@ async def test_an_enqueue_meets_a_claim(real_store: Harness) -> None:
 
 
 async def test_an_open_transaction_holds_its_key_and_nothing_else(real_postgres_store: PostgresHarness) -> None:
-    """An enqueue of the same key waits for it. A worker doesn't, neither for the job nor for its line."""
+    """An enqueue of the same key waits for the transaction. A worker doesn't, neither for the job nor for its line."""
     harness = real_postgres_store
     store = harness.store
     now = Window(1e-6)
@@ -361,7 +361,7 @@ async def test_an_open_transaction_holds_its_key_and_nothing_else(real_postgres_
     assert (told.id, told.existing) == (behind.id, True)
     await claim(store)
     await store.promote()
-    assert [one.payload["n"] for one in await claim(store)] in ([4], [])  # [] if the first claim had it
+    assert [one.payload["n"] for one in await claim(store)] in ([4], [])  # [] if the first claim has brought it
     assert await payload(harness, behind.id) == 4
     assert head.id == run.id
 
@@ -407,7 +407,7 @@ async def test_the_window_outlasts_the_job(store: Harness, end_: str) -> None:
 
 
 async def test_a_repeat_of_a_throttled_enqueue(store: Harness) -> None:
-    """Also after its window, and also if its job is gone by then."""
+    """It gets the id of its own job, also after the window, and also if the job was deleted meanwhile."""
     first = throttled()
     await store.store.insert([first])
     for seconds in (0, 100):
@@ -421,7 +421,7 @@ async def test_a_repeat_of_a_throttled_enqueue(store: Harness) -> None:
 
 
 async def test_a_live_job_answers_after_the_window(store: Harness) -> None:
-    """At most one live job has a key, with throttle as without. No job was made, so no window begins."""
+    """At most one live job has a key, also with throttle. The enqueue makes no job, so no window begins."""
     first = throttled()
     await store.store.insert([first])
     await store.advance(100)

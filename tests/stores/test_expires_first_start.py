@@ -9,7 +9,7 @@ from tests.stores.harness import Harness, claim_by, settlement
 
 
 async def test_a_job_that_has_run_and_is_claimed_ahead_does_not_expire(store: Harness) -> None:
-    """The claim of a worker that claims ahead sets no start mark. It must not take away the older one."""
+    """A worker that claims ahead sets no start mark by its claim. The claim must not remove the older start mark."""
     job_id = await store.add(expires_at=store.now + timedelta(seconds=60))
     [first] = (await store.claim()).jobs
     await store.store.settle([settlement(first, Snoozed(0.0), ran=1.0)])

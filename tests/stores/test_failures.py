@@ -1,4 +1,4 @@
-"""Dead letters in groups: what has a fingerprint and when, what groups tell, and how much is looked at."""
+"""Dead letters in groups: which jobs have a fingerprint and when, what groups tell, and how many jobs a query reads."""
 
 from datetime import timedelta
 from typing import Any
@@ -38,7 +38,7 @@ async def one(store: Harness, **asked: Any) -> Failure:
     return found
 
 
-# ── Who writes it, and who takes it away ──
+# ── What sets a fingerprint, and what removes it ──
 
 
 async def test_whoever_fails_for_good_has_a_fingerprint_at_once(store: Harness) -> None:
@@ -74,7 +74,7 @@ async def test_what_sql_alone_has_ended_is_grouped_soon_after(store: Harness) ->
     assert await store.store.tidy("group_failures", 200) == 0
     jobs = await store.store.read([crashed.id, late], Job)
     assert await known(store) == {one.id: fingerprint(one.topic, one.last_error) for one in jobs.values()}
-    assert await store.rows() == before  # which is no change of the jobs
+    assert await store.rows() == before  # setting fingerprints changes nothing else of the jobs
     found = await look(store)
     assert {group.type for group in found.items} == {"Task timed out (worker crashed?): worker", "Expired"}
     assert found.ungrouped == 0
@@ -104,7 +104,7 @@ async def test_a_requeued_job_belongs_to_no_group_and_may_come_into_another(stor
 
 
 async def test_what_an_older_worker_has_left_behind_does_not_stay(store: Harness) -> None:
-    """It requeues without taking the fingerprint away: whatever ends the job next sees to that."""
+    """An older worker requeues without removing the fingerprint. The next end of the job replaces or removes it."""
     job = await dead(store, OTHER)
     await store.execute(
         "UPDATE _jobs SET status = 'pending', ready = true, finished_at = NULL, max_retries = 0 WHERE fingerprint > ''"
@@ -118,7 +118,7 @@ async def test_what_an_older_worker_has_left_behind_does_not_stay(store: Harness
 
 
 async def test_a_job_that_died_again_meanwhile_keeps_its_new_fingerprint(store: Harness) -> None:
-    """Between the look at its error and the write, it was requeued and failed otherwise."""
+    """The job was requeued and failed with another error, after the store read the old error and before it wrote."""
     if not isinstance(store, PostgresHarness):
         pytest.skip("SQLite looks and writes under one lock")
     job = await dead(store, OTHER)
@@ -139,7 +139,7 @@ async def test_a_job_that_died_again_meanwhile_keeps_its_new_fingerprint(store: 
 
 
 async def test_a_long_error_is_cut_alike_here_and_there(store: Harness) -> None:
-    """Given by the worker or later by SQL, the fingerprint is the same."""
+    """The fingerprint is the same, whether the worker sets it or later the store from its SQL."""
     texts = [
         f"{BOOM.format(1, 'x' * WHOLE)}",
         f"{'ä' * (WHOLE + 1)}\n{OTHER}",
@@ -189,7 +189,7 @@ async def test_a_group_keeps_the_time_of_its_first_failure_after_a_requeue(store
     oldest = await dead(store, OTHER)
     await store.advance(3600)
     newer = await dead(store, OTHER)
-    # The newer one first: what is requeued later may be older.
+    # The newer job first: a job that is requeued later may be older.
     for job in (newer, oldest):
         assert (await one(store)).first == START
         assert [done.done for done in await store.store.move([job.id], Requeue(by="ann"))] == [True]
@@ -237,7 +237,7 @@ async def test_the_largest_groups_come_first_and_the_rest_is_said_to_be_there(st
 
 
 async def test_pages_of_groups(store: Harness) -> None:
-    """Those of the same size in the order of their last end, then of their fingerprints."""
+    """Groups of the same size come in the order of their last end, then of their fingerprints."""
     for n in range(6):
         for topic in (f"a{n}", f"b{n}"):
             for _ in range(n // 2):
@@ -271,7 +271,7 @@ async def test_only_the_newest_are_looked_at_and_it_says_so(store: Harness, monk
 
 
 async def test_who_asks_for_some_topics_is_told_of_no_others(store: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither are theirs hidden behind the newest of others, nor does a number tell how many those are."""
+    """Newer dead letters of other topics do not hide theirs, and no number tells how many others there are."""
     await dead(store, OTHER, "bills")
     await dead(store, OTHER, "ungrouped")
     await store.execute("UPDATE _jobs SET fingerprint = NULL WHERE topic = 'ungrouped'")
@@ -332,7 +332,7 @@ def test_a_list_is_not_asked_for_what_is_no_fingerprint() -> None:
         Filter(fingerprint="' OR 1=1 --")
 
 
-# ── What is looked at ──
+# ── How many jobs a query reads ──
 
 CROWD = """
     INSERT INTO _jobs (id, topic, status, ready, priority, run_at, created, updated, max_retries, timeout, payload,
@@ -374,7 +374,7 @@ async def test_postgres_goes_along_its_indexes_whatever_it_knows_of_the_table(po
 
 
 async def upgrade(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dead letters that were there before are grouped like those that come after."""
+    """Dead letters from before the migration are grouped like later ones."""
     known_: tuple[Migration, ...] = load(f"rowlock.stores.{harness.kind}")
     [failures] = [migration for migration in known_ if migration.name == "failures"]
     before = tuple(migration for migration in known_ if migration.number < failures.number)

@@ -1,4 +1,4 @@
-"""Fair share at the size that matters: a tenant with 100,000 jobs beside ten with ten each."""
+"""Fair share at a realistic size: a tenant with 100,000 jobs beside ten tenants with ten jobs each."""
 
 import random
 from collections import Counter
@@ -17,7 +17,7 @@ SMALL = [f"small{n}" for n in range(10)]
 @pytest.mark.proof
 @pytest.mark.timeout(600)
 async def test_a_large_tenant_delays_no_small_one(store: Harness) -> None:
-    """Each turn of the large tenant is one job, so the jobs of the small ones come as if it had no more than they."""
+    """A turn of the large tenant is one job, so small tenants wait as if it had no more jobs than they have."""
     await limit(store, "mail", Fair("scope_id"))
     for _ in range(100):
         await store.insert(*[of("large") for _ in range(1000)])

@@ -1,4 +1,4 @@
-"""heartbeat and progress; and that a run which is over can write nothing."""
+"""heartbeat and progress; and a run that is over can write nothing."""
 
 from datetime import timedelta
 
@@ -44,7 +44,7 @@ async def test_heartbeat_revives_a_lease_that_nobody_rescued(store: Harness) -> 
 @pytest.mark.parametrize("percent", [None, -1.0, 0.0, 33.3, 100.0, 100.1, 1e300])
 @pytest.mark.parametrize("stage", [None, "embedding"])
 async def test_progress(store: Harness, percent: float | None, stage: str | None) -> None:
-    """Between 0 and 100; what a report leaves out stays."""
+    """The store keeps progress between 0 and 100. A field that a report leaves out stays as it is."""
     claimed = await store.claimed()
     for message in ("3 of 9", None, "5 of 9"):
         await store.advance(1)
@@ -74,7 +74,7 @@ async def test_a_mixed_batch_answers_in_order(store: Harness) -> None:
 
 
 async def _zombie_is_fenced(store: Harness, zombie: Job, answer: Answer = Answer.LOST) -> None:
-    """Whatever it tries through its own connection changes nothing, and it is told."""
+    """Check that a zombie changes nothing through its own connection, and that each answer says so."""
     theirs = await store.another()
     before = await store.rows()
     assert await theirs.heartbeat([Beat(zombie.id, zombie.version, started=True)], 1000.0) == [Hold.LOST]
@@ -108,10 +108,10 @@ async def test_a_zombie_after_rescue_and_the_next_claim(store: Harness) -> None:
 
 @pytest.mark.parametrize("outcome", [Completed(), Failed("x")], ids=["completed", "failed"])
 async def test_an_old_version_in_the_same_status_is_refused(store: Harness, outcome: Outcome) -> None:
-    """processing is processing, but it is another's."""
+    """The job is processing again, but the run is another one."""
     a = await store.claimed("A")
     await store.store.settle([settlement(a, Released())])
-    [b] = (await store.claim("A")).jobs  # even the same worker's earlier run
+    [b] = (await store.claim("A")).jobs  # the fence also stops an earlier run of the same worker
     before = await store.rows()
     assert await store.store.heartbeat([Beat(a.id, 1)], 1000.0) == [Hold.LOST]
     [verdict] = (await store.store.settle([settlement(a, outcome)])).verdicts

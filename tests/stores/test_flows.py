@@ -1,4 +1,4 @@
-"""Flows: who waits for whom, what each end does to the jobs that wait, what a person may do, and what is removed."""
+"""Flows: which job waits for which, what each end does to waiting jobs, what an operator may do, what is removed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -64,7 +64,7 @@ def result(**fields: Any) -> Completed:
 
 
 async def tables(store: Harness) -> dict[str, list[tuple[Any, ...]]]:
-    """All that is kept, to say that nothing has changed."""
+    """Return all rows of the tables, to check that nothing has changed."""
     names = ("_jobs", "_jobs_archive", "_jobs_edges", "_jobs_flows", "_jobs_once")
     return {name: sorted(await store.fetch(f"SELECT * FROM {name}"), key=repr) for name in names}
 
@@ -275,7 +275,7 @@ async def test_a_condition_decides(store: Harness, when: str, outcome: Outcome, 
         assert await flow.statuses() | {"a": ""} == {"a": "", "b": "cancelled", "c": "cancelled"}
         assert ((await flow.job("b")).cancel_reason or "").startswith("not taken")
         [row] = await store.store.flows([flow.id])
-        assert row.untaken == 2  # what waits for a job that is not taken is not taken, either
+        assert row.untaken == 2  # a job that waits for an untaken job is untaken, too
     await legal(store)
 
 
@@ -338,7 +338,7 @@ async def test_results_are_filled_in(store: Harness) -> None:
     await end(store.store, b, Completed(None))
     [c] = await flow.runs("c")
     assert c.payload == {"whole": answer, "part": 5, "list": [1, "ü\n"], "deep": {"in": {"it": None}}, "own": "x"}
-    assert all(edge.result is None for edge in (await edges(store.store, c.id)).values())  # it is not kept twice
+    assert all(edge.result is None for edge in (await edges(store.store, c.id)).values())  # it is not stored twice
 
 
 @pytest.mark.parametrize("if_failed", ["run", "hold"])
@@ -375,7 +375,7 @@ async def test_a_result_that_does_not_fit_stops_the_child(store: Harness, blank:
 
 
 async def test_jobs_of_a_flow_that_start_together_keep_what_differs(store: Harness) -> None:
-    """One is due later, one has another version, one is filled in; others are alike."""
+    """One job is due later, one has another version, and one payload is filled in; the other jobs are alike."""
     nodes = {"root": node(), **{f"leaf{n}": node("root") for n in range(3)}}
     nodes |= {"late": node("root", delay=3600.0), "filled": node(payload={"x": {"$result": "root"}})}
     flow = await made(store.store, nodes)
@@ -389,7 +389,7 @@ async def test_jobs_of_a_flow_that_start_together_keep_what_differs(store: Harne
 
 
 async def test_a_filled_payload_is_not_filled_again(store: Harness) -> None:
-    """What a parent returned is data, even if it looks like a blank."""
+    """A parent's result is data, even if it looks like a placeholder (`$result`)."""
     flow = await made(store.store, {"a": node(), "b": node(payload={"x": {"$result": "a"}}), "c": node("b")})
     trap = {"$result": ["nobody", "there"]}
     await flow.run("a", Completed(trap))
@@ -449,7 +449,7 @@ async def test_one_of_two_bad_parents_is_not_enough(store: Harness) -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 async def test_what_a_person_has_cancelled_stays_cancelled(store: Harness, before: bool) -> None:
-    """Whether the parent fails before or after it."""
+    """This holds whether the parent fails before the cancel or after it."""
     flow = await made(store.store, {"a": node(), "b": node("a", if_failed="hold"), "c": node("a")})
     if before:
         await cancel(store.store, flow["b"], flow["c"])
@@ -468,7 +468,7 @@ async def test_what_a_person_has_cancelled_stays_cancelled(store: Harness, befor
 
 
 async def test_a_child_that_has_given_up_itself_stays_cancelled(store: Harness) -> None:
-    """Although a parent that failed once more, while it ran, is requeued."""
+    """It stays cancelled although its parent, which failed again while the child ran, is requeued."""
     flow = await made(store.store, {"a": node(), "b": node("a"), "c": node("b")})
     await flow.run("a", FAILS)
     await requeue(store.store, flow["b"])
@@ -617,7 +617,7 @@ async def test_a_job_that_others_wait_for_is_not_deleted(store: Harness) -> None
 
 
 async def test_the_parent_of_a_held_job_is_not_deleted(store: Harness) -> None:
-    """It could not be requeued any more."""
+    """After a delete, an operator could no longer requeue the parent."""
     flow = await made(store.store, {"a": node(), "b": node("a", if_failed="hold")})
     await flow.run("a", FAILS)
     [answer] = await store.store.move([flow["a"]], Delete(by="ann"))
@@ -641,7 +641,7 @@ async def test_a_flow_is_dropped_with_its_last_job(store: Harness) -> None:
     flow = await made(store.store, {"a": node(), "b": node("a")})
     other = await made(store.store, {"a": node(), "b": node("a")})
     await store.store.drop_flow(flow.id)
-    assert len(await store.store.flows([flow.id])) == 1  # it has jobs
+    assert len(await store.store.flows([flow.id])) == 1  # it still has jobs
     await cancel(store.store, *flow.ids.values())
     await store.store.move(list(flow.ids.values()), Delete(by="ann"))
     await store.store.drop_flow(flow.id)
@@ -664,7 +664,7 @@ async def test_prune_flows_removes_flows_without_jobs(store: Harness) -> None:
     await store.store.tidy("prune_flows", 100)
     assert {one.id for one in await store.store.flows()} == {live.id, half.id}
     assert {str(one) for (one,) in await store.fetch("SELECT flow_id FROM _jobs_edges")} == {live.id, half.id}
-    assert await store.store.tidy("prune_flows", 100) == 0  # each is looked at once an hour
+    assert await store.store.tidy("prune_flows", 100) == 0  # the store checks each flow once an hour
     [row] = await store.store.flows([half.id])
     assert (row.jobs, sum(row.counts.values())) == (2, 1)
 
@@ -682,7 +682,7 @@ async def test_children_that_are_pruned_do_not_come_back(store: Harness) -> None
 
 
 async def test_many_children_that_are_pruned_keep_nobody_busy(store: Harness) -> None:
-    """More than one transaction looks at."""
+    """There are more pruned children than one transaction handles."""
     flow = await made(store.store, {"a": node(), **{f"c{n}": node("a") for n in range(1005)}})
     await flow.run("a", FAILS)
     await store.advance(8 * DAY)
@@ -704,7 +704,7 @@ async def test_more_children_than_one_transaction_starts(store: Harness) -> None
 
 
 async def test_the_rest_of_a_fan_out_starts_without_a_claim(store: Harness) -> None:
-    """A worker without a free slot claims nothing."""
+    """A worker without a free slot makes no claim, so the rest must not depend on one."""
     flow = await made(store.store, {"a": node(), **{f"c{n}": node("a") for n in range(2005)}})
     [run] = await flow.runs("a")
     await store.store.settle([harness.settlement(run, Completed(), ran=0.0)])

@@ -20,7 +20,7 @@ unpaired = shared_store  # for large batches
 
 
 async def test_a_plain_job(store: Harness) -> None:
-    """Every field that was not given has its default."""
+    """Every field that the caller left out has its default."""
     new = job("mail", {"to": "a@b.c"})
     assert await store.insert(new) == [Enqueued(new.id, False, Status.PENDING, START, START)]
     found = await store.job(new.id)
@@ -86,18 +86,18 @@ async def test_a_live_key_answers_with_its_holder(store: Harness) -> None:
 
 
 def long(seed: int) -> str:
-    """As many bytes as a text of ours may have, which no database can compress."""
+    """Return a text of the greatest allowed length in bytes, which a database can hardly compress."""
     return "".join(map(chr, random.Random(seed).choices(range(0x10000, 0x2FFFF), k=512)))
 
 
-SCOPES = [  # (scope, scope_id); each is another one
+SCOPES = [  # (scope, scope_id): all of them differ
     (None, None), ("a", None), (None, "a"), ("a", "a"), ("aa", None), (None, "aa"), ("a", "b"), ("b", "a"), ("=", "#"),
     (long(1), long(2)), (long(2), long(1)), (long(1), None), (None, long(1)), ("x" * 199, None), ("x" * 200, None),
 ]  # fmt: skip
 
 
 async def test_a_key_belongs_to_its_scope(store: Harness) -> None:
-    """One tenant's job is not in the way of another's, however long the names are."""
+    """One tenant's key does not block another tenant's, however long the names are."""
     key = long(3)
     new = [job(key=key, scope=scope, scope_id=scope_id) for scope, scope_id in SCOPES]
     assert [answer.existing for answer in await store.insert(*new)] == [False] * len(SCOPES)
@@ -156,7 +156,7 @@ async def test_the_same_id_is_one_job(store: Harness, repeat: bool) -> None:
 
 @pytest.mark.parametrize("status", Status)
 async def test_a_repeat_finds_the_job_in_any_status(store: Harness, status: Status) -> None:
-    """Completed jobs are in the archive: only a repeat looks there."""
+    """Completed jobs are in the archive. Only an insert with `repeat` looks there."""
     there = await store.in_status(status)
     for repeat in (True,) if status is Status.COMPLETED else (False, True):
         answers = await store.store.insert([job(id=there.id), job(key=f"k{repeat}")], repeat=repeat)
@@ -164,7 +164,7 @@ async def test_a_repeat_finds_the_job_in_any_status(store: Harness, status: Stat
 
 
 async def test_the_id_counts_before_the_key(store: Harness) -> None:
-    """A repeated insert is told of its own job, also when another one has taken the key since."""
+    """A repeated insert gets its own job, also if another job has taken the key since."""
     new = job(key="k")
     await store.insert(new)
     await store.store.move([new.id], Cancel(by="ann"))

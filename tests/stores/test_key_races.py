@@ -1,4 +1,4 @@
-"""One live job per (topic, scope, scope_id, key), whoever comes at once and however their transactions end."""
+"""One live job per (topic, scope, scope_id, key), also if clients race, and however their transactions end."""
 
 import asyncio
 import random
@@ -29,7 +29,7 @@ async def one_live_job_per_key(harness: Harness) -> None:
 
 
 async def test_one_live_job_per_key(real_store: Harness) -> None:
-    """Everyone enqueues the same few keys in batches, and ends whatever holds them."""
+    """Eight clients enqueue the same few keys in batches, and end the jobs that hold them."""
     keys: list[dict[str, Any]] = [{"key": f"k{i % 3}", "scope_id": f"t{i % 2}" if i % 3 else None} for i in range(9)]
     created: list[str] = []
     deleted: set[str] = set()
@@ -60,8 +60,8 @@ async def test_one_live_job_per_key(real_store: Harness) -> None:
     everyone = await stores(real_store, 8)
     await asyncio.gather(*(work(store, f"w{i}", random.Random(i)) for i, store in enumerate(everyone)))
     assert len(created) == len(set(created))
-    # There is no look at deadlocks here. A batch of completions locks its jobs as they lie in the table, an operator's
-    # batch locks them by id (docs/decisions/0004-speed.md). PostgreSQL breaks a circle; the store repeats the call.
+    # Deadlocks are not checked here. A batch of completions locks its jobs as they lie in the table. An operator's
+    # batch locks them by id (docs/decisions/0004-speed.md). PostgreSQL ends a deadlock, and the store repeats the call.
     assert set(await real_store.rows()) == set(created) - deleted
 
 
@@ -69,7 +69,7 @@ COLUMNS = "id, topic, key, status, ready, priority, max_retries, timeout, payloa
 
 
 class Rival:
-    """A transaction of the application's own that enqueues a key, stays open for a while, and commits or doesn't."""
+    """A transaction of the application that enqueues a key, stays open for a while, and commits or rolls back."""
 
     def __init__(self, harness: Harness, key: str) -> None:
         self.harness = harness
@@ -80,7 +80,7 @@ class Rival:
         return f"INSERT INTO _jobs ({COLUMNS}) VALUES ({fixed}, {now}, {now}, {now})"
 
     async def run(self, commit: bool, meanwhile: Callable[[], Awaitable[Any]]) -> Any:
-        """What `meanwhile` answers, which begins while the transaction is open and may have to wait for its end."""
+        """Return the answer of `meanwhile`, which begins while the transaction is open and may wait for its end."""
         if isinstance(self.harness, PostgresHarness):
             async with connected(self.harness.url) as connection:
                 transaction = connection.transaction()
@@ -88,7 +88,7 @@ class Rival:
                 await connection.execute(self.statement("now()"))
                 waiting = asyncio.ensure_future(meanwhile())
                 while not waiting.done() and not await self.holds_someone_up():
-                    pass  # each look is a round trip, which lets the others run
+                    pass  # each query is a round trip, so other tasks run
                 await (transaction.commit() if commit else transaction.rollback())
                 return await waiting
         assert isinstance(self.harness, SqliteHarness)
@@ -97,7 +97,7 @@ class Rival:
             connection_.execute("BEGIN IMMEDIATE")
             connection_.execute(self.statement("1767268800000000"))
             waiting = asyncio.ensure_future(meanwhile())
-            await asyncio.wait([waiting], timeout=0.05)  # SQLite can't tell us who waits
+            await asyncio.wait([waiting], timeout=0.05)  # SQLite can't tell which connection waits
             assert not waiting.done()
             connection_.execute("COMMIT" if commit else "ROLLBACK")
             return await waiting
@@ -107,7 +107,7 @@ class Rival:
 
 
 async def test_a_key_of_an_open_transaction(real_store: Harness) -> None:
-    """Committed: the rival's job answers. Rolled back: the key was never taken."""
+    """After a commit, the insert gets the rival's job. After a rollback, the key was never taken."""
     dice = random.Random(7)
     for n in range(10):
         rival, commit = Rival(real_store, f"k{n}"), dice.random() < 0.5
@@ -157,7 +157,7 @@ async def test_a_requeue_that_waits_for_its_key_holds_nothing(real_store: Harnes
 
 
 async def test_a_cancel_and_a_delete_of_the_same_jobs(real_store: Harness) -> None:
-    """One of the jobs is in the archive, the other is live and locked by a third transaction, for which both wait."""
+    """One job is archived. The other is live and locked by a third transaction, so cancel and delete wait for it."""
     if not isinstance(real_store, PostgresHarness):
         pytest.skip("it has one write lock for all")
     archived, live = real_job("old"), real_job()

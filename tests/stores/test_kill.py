@@ -1,4 +1,4 @@
-"""kill -9 in the middle of insert, claim or settle: every job stays legal, nothing acknowledged is lost."""
+"""kill -9 in the middle of insert, claim or settle: every job stays legal, and no acknowledged job is lost."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ ROUNDS = 4
 
 
 def run_and_kill(verb: str, target: str, worker: str, lines: int) -> list[list[str]]:
-    """What a process had acknowledged when it was killed; it had said `lines` lines or more."""
+    """Run a process, kill it after `lines` lines, and return all that it had acknowledged by then."""
     command = [sys.executable, "-m", "tests.stores.processes", verb, target, worker]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -36,18 +36,18 @@ BACKENDS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
 
 
 async def killed(harness: Harness, verb: str, worker: str, lines: int) -> list[list[str]]:
-    """The same, once the server has noticed too: it finishes a dead client's last statement."""
+    """Do the same as `run_and_kill`, and wait until the server has finished the dead client's last statement."""
     if isinstance(harness, SqliteHarness):
         return await asyncio.to_thread(run_and_kill, verb, target_of(harness), worker, lines)
     before = set(await harness.fetch(BACKENDS))
     told = await asyncio.to_thread(run_and_kill, verb, target_of(harness), worker, lines)
     while not set(await harness.fetch(BACKENDS)) <= before:
-        pass  # each look is a round trip
+        pass  # each query is a round trip, so no sleep is needed
     return told
 
 
 async def work_off(store: Harness, dead_workers: list[str]) -> None:
-    """Whatever the dead left behind can be finished by the living."""
+    """Check that living workers can finish all jobs of the dead workers."""
     await store.store.move_due(Rescue(by="m1", backoff=[0.0], workers=dead_workers), 10_000)
     while jobs := (await store.claim("survivor", limit=500)).jobs:
         settled = await store.store.settle([settlement(job, Completed("survivor"), ran=0.0) for job in jobs])
@@ -83,7 +83,7 @@ async def test_killed_while_claiming(real_store: Harness) -> None:
         rows = await real_store.rows()
         assert {rows[job_id].job.locked_by for job_id in claimed} == {worker}
         held = [row for row in rows.values() if row.job.locked_by == worker]
-        assert len(held) - len(claimed) in (0, 1, 5, 20)  # a claim whose answer nobody saw
+        assert len(held) - len(claimed) in (0, 1, 5, 20)  # not 0: it died before it told
         assert {row.job.status for row in held} == {Status.PROCESSING}
         assert {row.job.version for row in held} == {1}
     await work_off(real_store, workers)
@@ -100,8 +100,8 @@ async def test_killed_while_settling(real_store: Harness) -> None:
         rows = await real_store.rows()
         mine = [row.job for row in rows.values() if row.job.locked_by == worker]
         assert {rows[job_id].job.status for job_id in completed} == {Status.COMPLETED}
-        assert sum(job.status is Status.COMPLETED for job in mine) - len(completed) in (0, 7)  # unseen answer
-        # Settled with the next claim in one transaction: what is done and what is held never overlap, nor gape.
+        assert sum(job.status is Status.COMPLETED for job in mine) - len(completed) in (0, 7)  # 7: not told yet
+        # One transaction settles a batch and claims the next. So the worker always holds exactly one batch.
         assert sum(job.status is Status.PROCESSING for job in mine) == 7
     await work_off(real_store, workers)
     finished = [row.job for row in (await real_store.rows()).values()]
@@ -111,7 +111,7 @@ async def test_killed_while_settling(real_store: Harness) -> None:
 
 @pytest.mark.timeout(300)
 async def test_the_rows_outlive_a_claimers_death_only_once(real_store: Harness) -> None:
-    """The dead worker's jobs are charged one retry, and none is given to two survivors."""
+    """The dead worker's jobs are charged one retry, and no job goes to two survivors."""
     await real_store.insert(*[real_job() for _ in range(300)])
     await killed(real_store, "claim", "dead", 3)
     held = {job_id for job_id, row in (await real_store.rows()).items() if row.job.locked_by == "dead"}

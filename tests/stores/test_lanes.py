@@ -1,4 +1,4 @@
-"""What waits for a worker, by topic and version; and where a job stands in the line of its key."""
+"""Which jobs wait for a worker, by topic and version; and where a job stands in the line of its key."""
 
 from datetime import timedelta
 

@@ -41,13 +41,13 @@ store = shared_store
 
 
 async def limit(store: Harness, topic: str, *limits: Limit, puts: Sequence[Put] = ()) -> None:
-    """The limits of a topic's code, and what an operator has put."""
+    """Store the limits that a topic's code declares, and those that an operator has set."""
     writes = [Write(LIMITED, topic, to_builtins(Limited(limits)))]
     await store.store.write_records([*writes, *(Write(PUT, put.id, to_builtins(put)) for put in puts)])
 
 
 def of(key: str | None, topic: str = "mail", **fields: Any) -> NewJob:
-    """A job whose share is its key."""
+    """Return a job whose share follows from the key, its scope_id."""
     new = job(topic, scope_id=key, **fields)
     fields_ = fields_of(rules_of(topic, Limited((Concurrency(1, by="scope_id"),)), ()))
     return structs.replace(new, share=None if key is None else share_of(fields_, new, {}))
@@ -85,7 +85,7 @@ async def test_each_value_has_a_limit_of_its_own(store: Harness) -> None:
     first = await claim(store, 10)
     assert Counter(keys(first)) == {"a": 2, "b": 2, "c": 1}
     await end(store, next(one for one in first if one.scope_id == "a"))
-    assert keys(await claim(store)) == ["c"]  # its turn came behind b's
+    assert keys(await claim(store)) == ["c"]  # its turn comes after b's
 
 
 async def test_an_operator_sets_another_limit_for_one_value(store: Harness) -> None:
@@ -104,7 +104,7 @@ async def test_topics_share_a_limit_by_its_name(store: Harness) -> None:
     assert len(await claim(store, 9, "bills")) == 1
     assert await claim(store, 9, "mail", "bills") == []
     await end(store, held[0])
-    assert [one.topic for one in await claim(store, 9, "bills", "mail")] == ["mail"]  # the oldest
+    assert [one.topic for one in await claim(store, 9, "bills", "mail")] == ["mail"]  # the oldest job
 
 
 async def test_topics_share_a_limit_by_the_values_of_a_field(store: Harness) -> None:
@@ -216,7 +216,7 @@ async def test_each_value_has_a_rate_of_its_own_and_starts_are_pruned(store: Har
 
 async def test_a_rate_that_changes_forgets_no_start_of_its_window(store: Harness) -> None:
     async def most(seconds: int) -> int:
-        """Start what may start in a time, and return how many jobs did."""
+        """Start all jobs that may start within these seconds, and return how many did."""
         started = 0
         for _ in range(seconds * 2):
             started += len(await claim(store, 50))
@@ -243,7 +243,7 @@ async def test_a_rate_that_changes_forgets_no_start_of_its_window(store: Harness
 
 
 async def test_a_start_counts_even_if_its_job_is_large(store: Harness) -> None:
-    """And no start counts that was none: a claim bounded in bytes starts all that it counts."""
+    """A claim that is bounded in bytes counts exactly the jobs that it starts."""
     await limit(store, "mail", Rate(6, per=100))
     await store.insert(*[job(payload={"text": "x" * 10_000}) for _ in range(8)])
     started = (await store.claim(limit=9, size=20_000)).jobs
@@ -292,7 +292,7 @@ async def test_within_a_value_priority_comes_first_then_age(store: Harness) -> N
 
 
 def asked_of(monkeypatch: pytest.MonkeyPatch, *kinds: type[Any]) -> list[int]:
-    """Return how many questions of these kinds each claim asks; of all kinds, if none are named."""
+    """Return a list that gets, for each claim, its number of questions of these kinds (default: all kinds)."""
     asked, claiming = [], store_limits._claiming
 
     def counted(*given: Any) -> Any:
@@ -327,7 +327,7 @@ async def test_topics_that_share_a_limit_need_no_statement_each(
 async def test_ten_thousand_values_are_looked_at_in_bounded_parts(
     store: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All values but the last are full. Each claim looks at a thousand at most, and the next one goes on."""
+    """All values but the last are full. Each claim looks at 1,000 at most, and the next claim goes on from there."""
     total = 5000
     await limit(store, "mail", Concurrency(1, by="scope_id"))
     for first in range(0, total, 1000):
@@ -337,7 +337,7 @@ async def test_ten_thousand_values_are_looked_at_in_bounded_parts(
     while more := await claim(store, 500):
         got += more
     assert len(got) == len(set(keys(got))) == total
-    # Now each of them has another job, and only the last one has room.
+    # Now each value has another job, and only the last value has room.
     for first in range(0, total, 1000):
         await store.insert(*[of(f"{n:05}") for n in range(first, first + 1000)])
     await end(store, max(got, key=lambda one: str(one.scope_id)))
@@ -354,7 +354,7 @@ async def test_ten_thousand_values_are_looked_at_in_bounded_parts(
 
 
 async def test_many_values_and_jobs_without_a_share(store: Harness) -> None:
-    """The first look brings one share more than it asked for."""
+    """The first look also brings the jobs without a share: one share more than it asked for."""
     await limit(store, "mail", Concurrency(1, by="scope_id"))
     few = store_limits._SHARES
     await store.insert(*[of(None) for _ in range(3)], *[of(f"{n:05}") for n in range(few + 5)])
@@ -463,8 +463,8 @@ async def test_the_plain_claim_never_takes_a_limited_topic(store: Harness, monke
     [(1, 4, 100), (3, 2, 200), (10, 1, 200), pytest.param(3, 5, 8000, marks=pytest.mark.proof)],
 )
 async def test_sixteen_claimers_never_exceed_a_limit(real_store: Harness, most: int, values: int, total: int) -> None:
-    """The witness counts a run from before its claim is answered until it is being settled, so it never counts more
-    than the database holds. As long as nothing ends, all that may start is started."""
+    """`running` never counts more runs than the database holds: it counts a run after its claim and until its settle
+    begins. As long as no run ends, the claimers start all that may start."""
     await limit(real_store, "mail", Concurrency(most, by="scope_id"))
     names = [str(n % values) for n in range(total)]
     await real_store.insert(*[structs.replace(of(name), id=real_job().id) for name in names])
@@ -502,7 +502,7 @@ async def test_sixteen_claimers_never_exceed_a_limit(real_store: Harness, most: 
 
 
 async def test_claimers_never_exceed_a_rate(real_store: Harness) -> None:
-    """By the times that the database has stored."""
+    """The start times that the database has stored must keep the rate."""
     rate = Rate(20, per=0.4, burst=5)
     await limit(real_store, "mail", rate)
     await real_store.insert(*[real_job() for _ in range(60)])
@@ -547,11 +547,11 @@ async def test_shares_are_set_if_the_job_is_idle_and_as_it_was(store: Harness) -
     assert found == {held.id: None, idle[0].id: "mine", idle[1].id: "new", idle[2].id: "new"}
 
 
-# ── PostgreSQL alone: what can come between the questions of a claim ──
+# ── PostgreSQL only: what can happen between the questions of a claim ──
 
 
 class Between:
-    """Does something before the last question of the next claim."""
+    """Runs `act` before the last question of the next claim."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from rowlock.stores.postgres import limits as postgres_limits

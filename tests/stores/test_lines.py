@@ -33,7 +33,7 @@ def once(key: str = "k", **fields: Any) -> NewJob:
 
 
 async def claim(store: Store, limit: int = 10) -> list[Job]:
-    """All that can be claimed. A claim that has unblocked jobs says that another one pays."""
+    """Return all jobs that can be claimed. A claim that has unblocked jobs is `contended`: claim once more."""
     jobs: list[Job] = []
     while True:
         claimed = await store.claim(claim_by("w", limit=limit))
@@ -171,7 +171,7 @@ async def test_a_running_job_is_asked_to_cancel_and_the_newest_follows_it(real_s
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
 async def test_the_newest_is_never_replaced(real_store: Harness, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """However many there are, and however many of them fit into one transaction."""
+    """This holds for any number of jobs, also if they need several transactions."""
     monkeypatch.setattr("rowlock.stores.postgres.lines.BATCH", 3)
     jobs = [lined(if_live="replace") for _ in range(count)]
     await real_store.store.insert(jobs)
@@ -180,7 +180,7 @@ async def test_the_newest_is_never_replaced(real_store: Harness, monkeypatch: py
 
 
 async def older_than_the_head(harness: Harness, *jobs: NewJob) -> None:
-    """Insert jobs whose places are before that of the head: as if their transaction had begun before its insert."""
+    """Insert jobs with places before the head: as if their transaction had begun before the insert of the head."""
     await harness.execute(f"UPDATE _jobs SET line_seq = line_seq + 1000000 WHERE status IN ({LIVE})")
     for job in jobs:
         await harness.store.insert([job])
@@ -200,7 +200,7 @@ async def test_an_older_job_that_comes_late_is_replaced_by_the_head(real_store: 
 
 
 async def test_an_older_job_that_comes_late_never_replaces_the_head(real_store: Harness) -> None:
-    """But those before it. A newer job replaces all of them."""
+    """The late job replaces only the jobs before it in the line. A newer job replaces all of them, also the head."""
     store = real_store.store
     head, first, last, newer = [lined(if_live=if_live) for if_live in ("queue", "queue", "replace", "replace")]
     await store.insert([head])
@@ -218,7 +218,7 @@ async def test_an_older_job_that_comes_late_never_replaces_the_head(real_store: 
 async def test_all_that_come_late_are_replaced(
     real_store: Harness, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    """However many there are, and however many of them fit into one transaction. Those behind the head stay."""
+    """This holds for any number of jobs, also if they need several transactions. The jobs behind the head stay."""
     monkeypatch.setattr("rowlock.stores.postgres.lines.BATCH", 3)
     head, behind, *late = [lined(if_live="replace"), lined(), *(lined() for _ in range(count))]
     await real_store.store.insert([head, behind])
@@ -276,7 +276,7 @@ async def test_a_key_that_counts_once_under_a_race(real_store: Harness) -> None:
 
 @pytest.mark.parametrize("if_live", ["queue", "replace"])
 async def test_one_head_per_line_under_a_race(real_store: Harness, if_live: str) -> None:
-    """Everyone enqueues into the same lines, and ends whatever it gets. In the end nothing is blocked."""
+    """Six clients enqueue into the same lines, and end the jobs that they claim. In the end no job is blocked."""
     everyone = await stores(real_store, 6)
     made: dict[str, list[str]] = {f"k{n}": [] for n in range(4)}
     order: dict[str, list[str]] = {key: [] for key in made}
@@ -324,7 +324,7 @@ async def one_head_per_line(harness: Harness) -> None:
 
 
 async def test_an_open_transaction_never_stalls_a_worker(real_store: Harness) -> None:
-    """A caller enqueues into the line and stays open. The head ends meanwhile, and others go on."""
+    """A caller enqueues into the line in an open transaction. The head ends meanwhile, and the worker goes on."""
     if not isinstance(real_store, PostgresHarness):
         pytest.skip("its open transaction holds the write lock")
     import asyncpg

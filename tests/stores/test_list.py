@@ -35,9 +35,9 @@ PAYLOADS: list[dict[str, Any]] = [
 
 
 async def crowd(store: Harness) -> list[Job]:
-    """Jobs of every status, with all that can be asked for."""
+    """Insert and return jobs of every status, with values for every filter."""
     made = []
-    pending_last = sorted(Status, key=lambda status: status is Status.PENDING)  # or it would be claimed for another
+    pending_last = sorted(Status, key=lambda status: status is Status.PENDING)  # else another claim takes it
     for n, status in enumerate([*pending_last[:-1], *pending_last]):
         one = await store.in_status(status, "mail" if n % 3 else "bills")
         made.append(one.id)
@@ -80,7 +80,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def wanted(filter: Filter, one: Job) -> bool:
-    """True if the job is what the filter asks for."""
+    """Return True if the job meets the filter."""
     spans = ((one.created, "created"), (one.finished_at, "finished"), (one.run_at, "run_at"))
     return (
         (not filter.ids or one.id in filter.ids)
@@ -149,7 +149,7 @@ CASES = [
     Filter(payload={"user": {"name": "Ann", "id": 7}}),
     Filter(payload={"list": [1, {"a": [1]}]}),
     Filter(payload={"list": [1, {"a": [True]}]}),
-    Filter(payload={"list.0": 1}),  # not into lists
+    Filter(payload={"list.0": 1}),  # paths do not lead into lists
     Filter(payload={"0": "zero"}),
     Filter(payload={"é": "ü"}),
     Filter(payload=[("n", 1), ("on", True)]),
@@ -170,7 +170,7 @@ async def test_filters(store: Harness) -> None:
         assert page.items == expected, filter
         whole = (len(expected), False, False, None)
         assert (page.total, page.total_capped, page.partial, page.next) == whole, filter
-    assert empty < 10  # the others find something
+    assert empty < 10  # the other filters find jobs
     chosen = [one.id for one in everyone[::3]]
     for statuses in ((), ("completed", "pending")):
         page = await store.store.list(Filter(ids=chosen, statuses=statuses))
@@ -178,7 +178,7 @@ async def test_filters(store: Harness) -> None:
 
 
 def test_the_cases_ask_for_something() -> None:
-    """Each filter that can be given is given somewhere."""
+    """CASES uses each field of Filter."""
     given = {name for filter in CASES for name in Filter.__struct_fields__ if getattr(filter, name)}
     assert given | {"ids", "where"} == set(Filter.__struct_fields__)
 
@@ -187,7 +187,7 @@ def test_the_cases_ask_for_something() -> None:
 
 
 async def pages(store: Harness, filter: Filter, limit: int) -> list[Page]:
-    """By the cursor, to the end."""
+    """Return all pages: follow the cursor to the end."""
     found = [await store.store.list(filter, limit=limit)]
     while found[-1].next is not None:
         found.append(await store.store.list(filter, limit=limit, cursor=found[-1].next))
@@ -256,7 +256,7 @@ async def test_a_total_is_exact_to_ten_thousand(store: Harness) -> None:
 async def test_a_window_is_marked_and_the_cursor_goes_on_behind_it(
     store: Harness, filter: Filter, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs that match are rare and old: the first pages are empty, and say so."""
+    """Jobs that match are rare and old. A page that has not looked at everything is marked as partial."""
     matching: dict[str, Any] = {"tags": ("red",)} if filter.tags else {}
     other: dict[str, Any] = {} if filter.tags else {"run_at": START + timedelta(days=2)}
     old = [(await store.insert(job(**matching)))[0].id for _ in range(3)]
@@ -279,7 +279,7 @@ async def test_a_window_is_marked_and_the_cursor_goes_on_behind_it(
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_what_a_page_says_of_the_rest_is_true(store: Harness, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of any filter, by any bounds: whether there is more, whether that is known, and how many there are."""
+    """For any filter and bounds, a page tells whether there is more, whether that is sure, and how many there are."""
     dice = random.Random(seed)
     everyone = await crowd(store)
     monkeypatch.setattr(listing, "MAX_TOTAL", most := dice.choice([5, 12, 1000]))
@@ -365,7 +365,7 @@ def test_a_filter_is_put_in_order() -> None:
         ({"cursor": "!!!"}, "cursor"),
         ({"cursor": "AAAA"}, "cursor"),
         ({"cursor": 5}, "cursor"),
-        ({"cursor": "AZ8fAAAAcACAAAAAAAAAAB"}, "cursor"),  # bits that are not used must be 0: one cursor, one text
+        ({"cursor": "AZ8fAAAAcACAAAAAAAAAAB"}, "cursor"),  # unused bits must be 0: a cursor has one text only
         ({"cursor": "AZ8fAAAAcACAAAAAAAAAAA", "offset": 1}, "offset"),
     ],
 )
@@ -375,14 +375,14 @@ async def test_a_place_that_can_not_be(store: Harness, place: dict[str, Any], fi
     assert refused.value.field == field
 
 
-# ── Ids that say another time ──
+# ── Ids whose time is not the time of creation ──
 
 HOUR = timedelta(hours=1)
 
 
 @pytest.mark.parametrize("bound", ["at once", "in order"])
 async def test_ranges_of_time_find_every_id(store: Harness, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs are looked for by the time in their ids; those whose id says something else are found as well."""
+    """The store looks for jobs by the time in their ids. It also finds jobs whose id has another time."""
     shifts = [timedelta(0), HOUR - timedelta(seconds=1), HOUR + timedelta(seconds=1), timedelta(days=40)]
     made = []
     for n in range(12):
@@ -425,7 +425,7 @@ async def test_strays_are_marked(store: Harness, shift: float, stray: bool) -> N
 
 
 class Word(str):  # noqa: SLOT000 - as an application writes it
-    """Text of an application's own class."""
+    """Text of a class that the application defines."""
 
     def __str__(self) -> str:
         return "something else"

@@ -1,4 +1,4 @@
-"""What streams read: it agrees with lists and single looks; and a mark that tells whether anything was written."""
+"""What streams read agrees with lists and single reads. And the mark tells whether a client has written anything."""
 
 import itertools
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ NOBODY = "0190e3d0-0000-7000-8000-000000000000"
 
 
 async def fill(harness: Harness) -> list[str]:
-    """Jobs in several states, live and archived, of two topics and two scopes."""
+    """Insert jobs in several states, live and archived, of two topics and two scopes; return their ids."""
     store = harness.store
     ids: list[str] = []
     for n, (topic, scope_id) in enumerate(itertools.product(("mail", "bills"), ("a", "b", None))):
@@ -78,7 +78,7 @@ async def test_everyones_own_newest(store: Harness) -> None:
 async def test_of_a_scope_with_many_other_jobs_it_is_said_if_not_enough_was_looked_at(
     store: Harness, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    """What is told is right, and what can't be known is not told."""
+    """Each answer is right, or it is None: then the store can't know the answer."""
     await fill(store)
     for module in (sqlite_reading, postgres_store):
         monkeypatch.setattr(module, "OWN_WINDOW", window)

@@ -1,6 +1,6 @@
-"""PostgreSQL only: a row that someone else has locked for a moment holds nobody up, and is never called lost.
+"""PostgreSQL only: a row that another transaction has locked briefly blocks no worker, and no answer calls it lost.
 
-(SQLite has one writer: there is no row to find locked.)
+(SQLite has one writer, so a row is never found locked.)
 """
 
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ from tests.closing import connected
 from tests.stores.conftest import postgres_store
 from tests.stores.harness import LEASE, START, Harness, PostgresHarness, ids, info, job
 
-pytestmark = pytest.mark.timeout(30)  # whoever waits for the lock waits for ever
+pytestmark = pytest.mark.timeout(30)  # a verb that waits for the lock would wait for ever
 
 
 store = postgres_store
@@ -47,7 +47,7 @@ async def test_heartbeat_and_progress_say_unseen(store: Harness) -> None:
     async with locked(store, one.id):
         beats = [Beat(one.id, 1), Beat(two.id, 1), Beat(one.id, 7)]
         assert (await store.store.heartbeat(beats[:2], LEASE)) == [Hold.UNSEEN, Hold.KEPT]
-        # What the version alone can tell needs no lock.
+        # A wrong version alone proves that the run is lost: this answer needs no lock.
         assert (await store.store.heartbeat(beats[2:], LEASE)) == [Hold.LOST]
         said = (NewLine(0.0, "info", "hi"),)
         reports = [Progress(one.id, 1, 5.0, lines=said), Progress(two.id, 1, 5.0, lines=said)]
@@ -92,7 +92,7 @@ async def test_maintenance_leaves_it_for_the_next_pass(store: Harness) -> None:
 
 
 async def test_a_rescuer_that_falls_silent_loses_its_locks(store: Harness) -> None:
-    """It locks rows, and writes them in a second statement. Between the two it may be frozen."""
+    """A rescuer locks rows, and writes them in a second statement. Its process may be frozen between the two."""
     assert isinstance(store.store, PostgresStore)
     await store.claimed()
     await store.advance(1000)

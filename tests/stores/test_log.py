@@ -1,4 +1,4 @@
-"""What handlers log is kept with the job, over all its runs, wherever the job goes."""
+"""The lines that handlers log stay with the job, over all its runs, also in the archive."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ from tests.stores.conftest import paired_store, shared_store
 from tests.stores.harness import LEASE, NOBODY, START, Harness, settlement
 
 store = paired_store
-unpaired = shared_store  # for texts that are changed on their way
+unpaired = shared_store  # for texts that the store changes
 
 
 def lines(*texts: str, age: float = 0.0) -> tuple[NewLine, ...]:
@@ -34,7 +34,7 @@ async def test_a_line_knows_its_run_and_when_it_was_said(store: Harness) -> None
 
 
 async def test_several_reports_of_one_run_in_one_call(store: Harness) -> None:
-    """The last word on each field counts, whichever report says it; no line is lost; neighbours get their own."""
+    """For each field the last report that has it counts. No line is lost, and other jobs get their own lines."""
     run, neighbour = await store.claimed(), await store.claimed()
     reports = [
         Progress(run.id, 1, 10.0, "first", lines=lines("a")),
@@ -52,7 +52,7 @@ async def test_the_newest_lines_stay_and_the_others_are_counted(store: Harness) 
     claimed = await store.claimed()
     words = [str(n) for n in range(2 * MAX_LOG_LINES + 7)]
     most, rest = words[: MAX_LOG_LINES - 1], words[MAX_LOG_LINES - 1 :]
-    for part in (most, rest[:1], rest[1:2], rest[2:]):  # almost full; full; one over; more at once than there is room
+    for part in (most, rest[:1], rest[1:2], rest[2:]):  # almost full; full; one too many; several too many
         await store.store.progress([Progress(claimed.id, 1, lines=lines(*part))])
     assert ((await store.store.read([claimed.id], Log))[claimed.id]).dropped == len(words) - MAX_LOG_LINES
 
@@ -97,8 +97,8 @@ async def test_the_log_goes_through_all_runs_and_into_the_archive(store: Harness
 
 
 async def test_lines_of_the_run_that_has_completed_the_job(store: Harness) -> None:
-    """A handler that completes its job in its own transaction is faster than its lines. Lines of other runs, of other
-    workers and of other outcomes are refused."""
+    """If a handler completes its job in its own transaction, its last lines come after the completion. The store still
+    takes them, but refuses lines of other runs, of other workers and after other outcomes."""
     done, failed = await store.claimed(), await store.claimed()
     await store.store.progress([Progress(done.id, 1, lines=lines("before"))])
     await store.store.settle([settlement(done, Completed()), settlement(failed, Failed("never", final=True))])

@@ -1,4 +1,4 @@
-"""promote, rescue, expire, cancel_timeout, prune at the edges of time and of limits, beside the reference."""
+"""promote, rescue, expire, cancel_timeout and prune at the bounds of times and limits, compared with the reference."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -14,7 +14,7 @@ from tests.stores.conftest import paired_store, shared_store
 from tests.stores.harness import LEASE, MINUTE, OUTCOMES, START, Harness, ids, job, settlement
 
 store = paired_store
-unpaired = shared_store  # for limits: the reference has none
+unpaired = shared_store  # for limits: the reference knows no limits
 
 TICK = 0.000001
 OVERDUE = LEASE + TICK
@@ -22,7 +22,7 @@ NAMED = f"{CRASH_ERROR}: worker w1"
 
 
 async def rescue(store: Harness, *limit: int, **options: Any) -> list[str]:
-    """The ids of what was rescued."""
+    """Rescue, and return the ids of the rescued jobs."""
     return ids(await store.store.move_due(Rescue(**{"by": "m1", "backoff": [70.0, 80.0, 90.0]} | options), *limit))
 
 
@@ -101,7 +101,7 @@ async def test_a_lease_is_over_only_after_its_last_moment(store: Harness) -> Non
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("detail", [None, "SIGKILL"])
 async def test_runs_of_every_kind_are_lost_again_and_again(store: Harness, named: bool, detail: str | None) -> None:
-    """Each crash once for jobs that have started or not, are to be cancelled or not, and have retries left or not."""
+    """Each crash hits jobs that have started or not, with a cancel request or not, and with retries left or not."""
     for start in (True, False):
         for asked in (True, False):
             for retries in (0, 1, 4):
@@ -119,7 +119,7 @@ async def test_runs_of_every_kind_are_lost_again_and_again(store: Harness, named
 
 
 async def crash(store: Harness, topic: str, *, start: bool = True, wait: float = 0.0) -> Job:
-    """Claim the only job of this topic, let the lease run out, rescue; the job afterwards."""
+    """Claim the only job of this topic, let its lease expire, rescue it, and return it as it is then."""
     await store.advance(wait)
     await store.store.promote()
     [claimed] = (await store.claim("w1", topic, start=start)).jobs
@@ -142,7 +142,7 @@ async def test_crashes_from_the_second_on_wait(store: Harness) -> None:
 
 
 async def second_crash(store: Harness, topic: str) -> float:
-    """Seconds that a new job of this topic has to wait after it."""
+    """Return the seconds that a new job of this topic must wait after its second crash."""
     job_id = await store.add(topic)
     await crash(store, topic)
     after = await crash(store, topic)
@@ -152,7 +152,7 @@ async def second_crash(store: Harness, topic: str) -> float:
 
 
 async def test_a_topic_may_have_a_backoff_of_its_own(store: Harness) -> None:
-    """The latest counts. None is the default again, and a topic that is not named stays as it is."""
+    """The latest setting counts. None restores the default, and a topic that the call does not name stays as it is."""
     await store.store.set_backoff({"mail": [1.0, 2.5, 3.0], "bills": [1.5], "zoo": None})
     assert [await second_crash(store, topic) for topic in ("mail", "bills", "zoo", "other")] == [2.5, 1.5, 80.0, 80.0]
     await store.store.set_backoff({"mail": [1.0, 0.0], "bills": None})
@@ -216,7 +216,7 @@ async def test_a_start_mark_by_heartbeat_is_charged(store: Harness) -> None:
 
 
 async def test_a_lease_that_ran_out_after_the_look_is_not_rescued(store: Harness) -> None:
-    """The rescue may have waited for a lock, as the heartbeat of the job's worker did."""
+    """The rescue may have waited for a lock, and the worker's heartbeat as well. The worker must not lose its job."""
     claimed = await store.claimed()
     looked = store.now
     await store.advance(OVERDUE)
@@ -234,7 +234,7 @@ async def test_rescue_of_dead_workers_does_not_wait_for_leases(store: Harness) -
 
 
 async def test_only_what_a_named_worker_had_started_is_a_suspect(store: Harness) -> None:
-    """Who names the dead has marked what they had started; nobody knows that of a lease that just ran out."""
+    """A supervisor that names dead workers has marked what they had started. An expired lease does not tell that."""
     started, ahead = await store.claimed("dead"), await store.claimed("dead", start=False)
     asked = await store.claimed("dead")
     await store.store.move([asked.id], Cancel(by="ann"))
@@ -312,7 +312,7 @@ async def test_cancel_timeout(store: Harness) -> None:
 @pytest.mark.parametrize(("seconds", "kept"), [(None, None), (0.0, DAY), (2 * DAY, 2 * DAY)])
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.CANCELLED, Status.FAILED, Status.EXPIRED])
 async def test_prune_by_status(store: Harness, status: Status, seconds: float | None, kept: float | None) -> None:
-    """Completed jobs are kept a day at least."""
+    """The store keeps completed jobs for a day at least."""
     job_id = {one: (await store.in_status(one, topic=one)).id for one in Status}[status]
     never: dict[str, Any] = dict.fromkeys(("completed", "cancelled", "failed", "expired"))
     retention = Retention(**(never | {status.value: seconds}))

@@ -1,4 +1,4 @@
-"""Migrations: twice, at once from several stores, from an older schema, and the same schema in the end."""
+"""Migrations run twice, from several stores at once, or from an older schema: the final schema is the same."""
 
 import asyncio
 import re
@@ -76,20 +76,20 @@ async def test_migrations_at_once_on_sqlite(tmp_path: Path) -> None:
 
 async def test_migrations_at_once_on_postgres(postgres_url: str, databases: Databases) -> None:
     await migrate_at_once(lambda: PostgresStore(postgres_url))
-    async with databases.fresh(with_test_clock) as migrated_url:  # made by one store alone
+    async with databases.fresh(with_test_clock) as migrated_url:  # migrated by one store alone
         assert await schema_of_postgres(postgres_url) == await schema_of_postgres(migrated_url) != []
 
 
 async def test_what_the_migrations_make_is_known(real_store: Harness) -> None:
-    """From their text, for those who look whether it is all there. Else a new migration is written in a way that is
-    not understood."""
+    """`made_by` reads tables and columns from the text of the migrations, to check that a schema is complete. If this
+    test fails, `made_by` does not understand how a new migration is written."""
     there: dict[str, set[str]] = {}
     for name, column in await real_store.fetch(COLUMNS[real_store.kind]):
         there.setdefault(name, set()).add(column)
     made = made_by(load(f"rowlock.stores.{real_store.kind}"))
     assert {name for name in there if not re.search(r"_migrations$|_(archive|steps|signals)_\d+$", name)} == made.keys()
     for name, columns in made.items():
-        assert columns in (there[name], set()), name  # views and parts have none of their own
+        assert columns in (there[name], set()), name  # `made_by` lists no columns of views and partitions
     assert {"_jobs", "_jobs_topics"} <= {name for name, columns in made.items() if columns}
 
 
@@ -97,7 +97,7 @@ COLUMNS = {
     "sqlite": "SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c WHERE m.name LIKE '_jobs%'",
     "postgres": "SELECT table_name, column_name FROM information_schema.columns WHERE table_name LIKE '_jobs%'",
 }
-DAMAGE = {  # what is done to it, and what is missed
+DAMAGE = {  # the damage, and what the error says is gone
     "a table": ("DROP TABLE _jobs_topics", "_jobs_topics"),
     "a view": ("DROP VIEW _jobs_events", "_jobs_events"),
     "a column": ("ALTER TABLE _jobs_topics DROP COLUMN backoff", "_jobs_topics.backoff"),
@@ -107,7 +107,7 @@ DAMAGE = {  # what is done to it, and what is missed
 
 @pytest.mark.parametrize("what", DAMAGE)
 async def test_a_damaged_schema_is_told_by_all(real_store: Harness, what: str) -> None:
-    """By verbs that need what is gone, and by whoever wants to migrate; the other verbs go on."""
+    """Verbs that need the missing part report the damage, and so does a migration. Other verbs go on."""
     statement, missing = DAMAGE[what]
     if what == "a column" and real_store.kind == "sqlite" and sqlite3.sqlite_version_info < (3, 35):
         pytest.skip("this SQLite can't drop a column")
@@ -122,7 +122,7 @@ async def test_a_damaged_schema_is_told_by_all(real_store: Harness, what: str) -
         return
     assert await real_store.store.migrate() == []
     if what == "a view" and real_store.kind == "postgres":
-        return  # no verb reads it there: a plan for a view may be a bad one
+        return  # on PostgreSQL no verb reads the view, because its plan may be bad
     store = real_store.store
     verb = reading.events(store, job_id) if what == "a view" else store.set_backoff({"mail": [1.0]})
     with pytest.raises(SchemaDamaged, match=rf"{missing.rpartition('.')[2]}.*schema is damaged.*`rowlock migrate`"):
@@ -132,7 +132,7 @@ async def test_a_damaged_schema_is_told_by_all(real_store: Harness, what: str) -
 async def test_functions_are_applied_again_when_they_have_changed(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under clients that call them, and from several processes at once. Workers of the release before carry on."""
+    """The functions are replaced while clients call them, from several stores at once. Older workers carry on."""
     await PostgresStore(postgres_url).migrate()
     before = functions()
     after = structs.replace(before, sql=before.sql.replace("IN ('processing',", "IN ( 'processing',"), revision=99)
@@ -166,7 +166,7 @@ async def test_functions_are_applied_again_when_they_have_changed(
     assert "IN ( 'processing'," in await source()
     assert (
         await PostgresStore(postgres_url).pending_migrations()
-    ).migrations == []  # newer functions are not replaced by older ones
+    ).migrations == []  # an older release does not replace newer functions
     assert await PostgresStore(postgres_url).migrate() == []
     assert "IN ( 'processing'," in await source()
     await worker.insert([real_job()])
@@ -176,7 +176,7 @@ async def test_functions_are_applied_again_when_they_have_changed(
     await sql.close()
 
 
-# What a database had counted before runs were counted too.
+# The counters of a database from before runs were counted too.
 COUNTED = {
     "sqlite": ["INSERT INTO _jobs_totals VALUES ('', 7, 2, 1, 0, 4, 8000), ('mail', 7, 2, 1, 0, 4, 8000)"],
     "postgres": [
@@ -186,7 +186,7 @@ COUNTED = {
 }
 
 
-# As the first release enqueued: id, topic, whether it is due, and seconds until then.
+# The insert of the first release; its values: id, topic, whether the job is due, and the seconds until it is.
 ENQUEUED = {
     "sqlite": (
         "INSERT INTO _jobs (id, topic, ready, priority, max_retries, timeout, created, updated, run_at, payload) "
@@ -202,7 +202,7 @@ ENQUEUED = {
 
 
 async def upgrade(make: Callable[[], Harness], monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the first release's tables, with jobs and numbers in them."""
+    """Check the upgrade from the tables of the first release, with jobs and counters in them."""
     harness = make()
     module = f"rowlock.stores.{harness.kind}.migrate"
     known: tuple[Migration, ...] = load(f"rowlock.stores.{harness.kind}")
@@ -216,14 +216,14 @@ async def upgrade(make: Callable[[], Harness], monkeypatch: pytest.MonkeyPatch) 
             await harness.execute(ENQUEUED[harness.kind].format(new_id, topic, ready, delay))
         for statement in COUNTED[harness.kind]:
             await harness.execute(statement)
-        # As that release claims it.
+        # The claim of that release.
         await harness.execute(
             "UPDATE _jobs SET status = 'processing', ready = false, version = 1, locked_by = 'w1', "
             f"locked_until = run_at, claimed_at = created, started_at = created WHERE id = '{held}'"
         )
         await harness.close()
     harness = make()
-    await harness.open()  # which migrates
+    await harness.open()  # `open` migrates
     running = await harness.job(held)
     stats = await harness.store.stats()
     assert (stats.completed, stats.failed, stats.expired, stats.cancelled) == (7, 2, 1, 0)
@@ -248,7 +248,7 @@ async def test_an_old_database_is_upgraded_on_postgres(postgres_url: str, monkey
     await upgrade(lambda: PostgresHarness(postgres_url, virtual=False), monkeypatch)
 
 
-# As an older release enqueues, with a key; and how it looks for who has one.
+# How an older release enqueues with a key, and how it finds the job that has a key.
 KEYED = {
     "sqlite": (
         "INSERT INTO _jobs (id, topic, ready, priority, max_retries, timeout, created, updated, run_at, payload, key, "
@@ -270,8 +270,8 @@ HOLDER = {
 
 
 async def change_keys(make: Callable[[], Harness], monkeypatch: pytest.MonkeyPatch) -> None:
-    """While clients of the release before enqueue a few keys, again and again: no key is ever taken twice in its scope,
-    and none of these clients meets an error."""
+    """Migrate while older clients enqueue a few keys again and again. No key is ever taken twice in its scope, and no
+    client gets an error."""
     harness = make()
     known: tuple[Migration, ...] = load(f"rowlock.stores.{harness.kind}")
     with monkeypatch.context() as old:
@@ -291,7 +291,7 @@ async def change_keys(make: Callable[[], Harness], monkeypatch: pytest.MonkeyPat
 
     clients = [asyncio.create_task(enqueue(scope_id)) for scope_id in ("NULL", "'a'", "'b'", "'b'")]
     await ran.wait()
-    assert len(await harness.fetch("SELECT id FROM _jobs")) == 3  # of whichever scope came first
+    assert len(await harness.fetch("SELECT id FROM _jobs")) == 3  # each key belongs to the scope that came first
     migrator = harness.new_store()
     applied = [migration.number for migration in await migrator.migrate() if migration.number]
     assert applied == [one.number for one in known[10:]]
@@ -316,7 +316,7 @@ async def test_keys_change_under_running_clients_on_postgres(
 
 
 def test_who_is_older_than_the_counters_still_counts(tmp_path: Path) -> None:
-    """A worker that was started before the migration, and carries on after it."""
+    """A worker that started before the migration still counts after it."""
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
         for migration in load("rowlock.stores.sqlite"):
             connection.executescript(migration.sql)
@@ -328,7 +328,7 @@ def test_who_is_older_than_the_counters_still_counts(tmp_path: Path) -> None:
 
 
 def test_the_table_that_is_made_anew_has_all_that_it_had(tmp_path: Path) -> None:
-    """Migration 16 of SQLite copies the jobs. The application may have views on our tables, and readers."""
+    """Migration 16 of SQLite copies the jobs. The application may have views on the tables, and may read them."""
     path = tmp_path / "jobs.db"
     before = [migration for migration in load("rowlock.stores.sqlite") if migration.number < 16]
     [waits] = [migration for migration in load("rowlock.stores.sqlite") if migration.number == 16]

@@ -1,4 +1,4 @@
-"""Random lives: Hypothesis drives each store and the reference side by side, and compares everything after each step.
+"""Random lives: Hypothesis drives each store and the reference side by side. Everything is compared after each step.
 
 ROWLOCK_TEST_EXAMPLES=5000 pytest tests/stores/test_model.py   runs longer than the default.
 """
@@ -68,13 +68,13 @@ workers = st.sampled_from(["w1", "w2"])
 people = st.sampled_from(["ann", "bob"])
 reasons = st.sampled_from([None, "because"])
 seconds = st.sampled_from([0.0, 0.5, 7.0, 60.0])
-# Whose a run is said to be: its own worker's, anybody's, or another's, who may have a run of the same version as well:
-# jobs that were deleted come back under their ids.
+# The worker that a call names for a run: its own, none (any), or another. The other worker may have a run of the same
+# version too, because deleted jobs come back under their ids.
 whose = st.sampled_from([None, "own", "own", "w1", "w2"])
 WAITS = ["sleep", "signal:go", "signal:stop"]
 signals = st.sampled_from(["go", "stop"])
 numbers = st.integers(1, 2)
-# Any of the jobs, or runs, that there have been: an index, so that examples shrink well.
+# Any job or run so far: as an index, so that examples shrink well.
 which = st.integers(0, 15)
 some = st.lists(which, min_size=1, max_size=3)
 outcomes: st.SearchStrategy[Outcome] = st.one_of(
@@ -95,7 +95,7 @@ claims = st.builds(
     lease=st.sampled_from([5.0, 30.0]),
     start=st.booleans(),
 )
-# Many at once, so that a log overflows within one life.
+# Sometimes many lines at once, so that a log overflows within one life.
 said = st.builds(
     lambda line, count: (line,) * count,
     st.builds(
@@ -158,7 +158,7 @@ class Model(RuleBasedStateMachine):
         return result
 
     def both(self, verb: str, *arguments: Any, **options: Any) -> Any:
-        """Do it to the store and to the reference; the answers and everything kept must agree."""
+        """Call the verb on the store and the reference; their answers and everything that they keep must agree."""
         before = dict(self.reference.rows)
         answer = self.now(self.paired.do(verb, *arguments, **options))
         claimed = answer.claimed if isinstance(answer, Settled) else answer
@@ -173,19 +173,19 @@ class Model(RuleBasedStateMachine):
         self.no_counter_falls(self.now(metrics.render(self.harness.store, self.reference.stats())))
 
     def no_counter_falls(self, exposition: bytes) -> None:
-        """Prometheus takes a counter that falls for a restart, and alerts."""
+        """Check that no counter falls: Prometheus takes a falling counter for a restart, and alerts."""
         counters = counters_of(exposition)
         for name, before in self.counters.items():
-            assert counters.get(name, 0.0) >= before, name  # one that vanishes begins again at 0
+            assert counters.get(name, 0.0) >= before, name  # a counter that vanishes begins again at 0
         self.counters = counters
 
     def ids(self, chosen: list[int]) -> list[str]:
-        """Of jobs that were inserted; once in a while of none."""
+        """Return ids of inserted jobs, and now and then an id that no job has."""
         found = [self.known[n % len(self.known)].id if n and self.known else NOBODY for n in chosen]
         return list(dict.fromkeys(found))
 
     def chosen(self, indexes: list[int]) -> list[Job]:
-        """Runs, the latest first; one of a job at most: stores differ on a stale run beside the current one."""
+        """Return runs, the latest first, one per job at most: stores differ on a stale run beside the current one."""
         runs = [self.runs[-1 - n % len(self.runs)] for n in indexes]
         return list({run.id: run for run in runs}.values())
 
@@ -216,7 +216,7 @@ class Model(RuleBasedStateMachine):
         if ago is not None:
             fields |= {"delay": 0.0, "run_at": self.reference.now - timedelta(seconds=ago)}
         new = [
-            # The first digit is at random: jobs must not be in the order of their ids.
+            # The first digit is random, so that the order of ids is not the order of inserts.
             new_job(
                 f"{digit:x}193fb1e-0000-7000-8000-{len(self.known) + i + 1:012x}",
                 topic,
@@ -265,8 +265,8 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.runs)
     @rule(chosen=some, whose=whose, said=marks, age=seconds, retries=st.integers(0, 1))
     def checkpoint(self, chosen: list[int], whose: str | None, said: list[dict[str, Any]], **same: Any) -> None:
-        """Each run says all of it; so a batch has several jobs, and several marks of one step. `same`: of one try,
-        which began at one time."""
+        """Each run sends all the marks, so a batch has several jobs, and several marks of one step. `same`: fields that
+        all marks share, because one try began at one time."""
         self.both(
             "checkpoint",
             [
@@ -300,7 +300,7 @@ class Model(RuleBasedStateMachine):
         settles: bool,
         undoes: bool,
     ) -> None:
-        """A run asks, and mostly does what it is told."""
+        """A run asks whether it must wait, and mostly obeys the answer."""
         [run] = self.chosen([chosen])
         seconds, at = ends, None
         if until and ends is not None:
@@ -418,7 +418,7 @@ class Model(RuleBasedStateMachine):
             transition = decide(seen, outcome, self.reference.now, retry=Delays((0.0, 9.0)), ran=ran)
             settlements.append(Settlement(run.id, run.version + wrong, transition, self.worker_of(run, by)))
         if any(wish.transition.status in MAY_BE_READY for wish in settlements):
-            claim = None  # a store may or may not claim what the same call made ready
+            claim = None  # stores differ on jobs that the same call made ready
         self.both("settle", settlements, claim)
 
     # ── Maintenance ──

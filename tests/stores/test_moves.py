@@ -1,4 +1,4 @@
-"""Every verb in every status: what MOVES allows is done as the reference says, anything else changes nothing."""
+"""Every verb in every status: a move that MOVES allows does what the reference says, any other changes nothing."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -76,7 +76,7 @@ def test_no_move_is_forgotten() -> None:
 
 
 async def liked(store: Harness, verb: str, status: Status) -> Job:
-    """A job in this status: the one that the verb would like, were it not for the status."""
+    """Return a job in this status that fits the verb in everything but, perhaps, the status."""
     if verb.endswith("_callback") and status in (Status.WAITING, Status.CANCEL_REQUESTED):
         run = await store.claimed()
         await store.store.checkpoint([mark(run, "@callback:go", "succeeded", position=1)])
@@ -120,7 +120,7 @@ async def test_a_verb_in_a_status(store: Harness, verb: str, status: Status) -> 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if MOVES[verb].fenced])
 @pytest.mark.parametrize("version", [-1, 1])
 async def test_a_fenced_verb_with_another_version(store: Harness, verb: str, status: Status, version: int) -> None:
-    """The status is right, the version isn't."""
+    """The status is right, but the version is wrong."""
     job = await store.in_status(status)
     before = await store.rows()
     answer = await VERBS[verb](store.store, structs.replace(job, version=job.version + version))
@@ -134,7 +134,7 @@ async def test_a_fenced_verb_with_another_version(store: Harness, verb: str, sta
 @pytest.mark.parametrize("done", [[], ["a"]])
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if MOVES[verb].fenced])
 async def test_no_run_has_a_job_without_a_lease(store: Harness, verb: str, done: list[str]) -> None:
-    """The status and the version are right, and any worker will do; but none has the job."""
+    """The status and the version are right, and the call names no worker. But no worker holds the job."""
     run = await store.claimed()
     await store.store.checkpoint([mark(run, "@callback:go", "succeeded", position=1)])
     await store.store.checkpoint([mark(run, name, "succeeded") for name in done])
@@ -147,13 +147,13 @@ async def test_no_run_has_a_job_without_a_lease(store: Harness, verb: str, done:
     if verb in ("heartbeat", "progress", "checkpoint"):
         assert answer == [Hold.LOST]
     else:
-        expected = Answer.ALREADY if verb == "wait" else Answer.LOST  # its last run has ended so
+        expected = Answer.ALREADY if verb == "wait" else Answer.LOST  # its last run has ended with a wait
         assert [verdict.answer for verdict in answer.verdicts] == [expected]
     assert await store.rows() == before
 
 
 async def test_the_database_itself_refuses_an_unknown_status(store: Harness) -> None:
     job_id = await store.add()
-    for broken in ("status = 'bogus'", "status = 'completed'", "status = 'failed'"):  # failed: it is still ready
+    for broken in ("status = 'bogus'", "status = 'completed'", "status = 'failed'"):  # a failed job is never ready
         with pytest.raises(Exception, match=r"(?i)check"):
             await store.execute(f"UPDATE _jobs SET {broken} WHERE id = '{job_id}'")

@@ -1,4 +1,4 @@
-"""cancel, requeue, update, delete, pause in special situations. The reference says what they do to rows."""
+"""cancel, requeue, update, delete and pause in special situations. The reference says what they do to rows."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, timedelta
@@ -29,7 +29,7 @@ BATCHES: dict[str, Callable[[Store, list[str], str | None], Awaitable[list[Chang
 @pytest.mark.parametrize("reason", ["wrong address", None])
 @pytest.mark.parametrize("verb", BATCHES)
 async def test_a_batch_of_every_status(store: Harness, verb: str, reason: str | None) -> None:
-    """Answers come in the order of the ids; an id that comes twice is done once; a second call finds what is left."""
+    """Answers come in the order of the ids. An id that comes twice takes effect once. A second call does the rest."""
     jobs = [(await store.in_status(status, topic=status)).id for status in Status]
     await store.advance(2)
     for ids in ([jobs[3], *reversed(jobs), NOBODY, jobs[3]], jobs, []):
@@ -115,13 +115,13 @@ async def test_an_edit_changes_this_job_alone(store: Harness, edit: Edit, delay:
     await store.advance(2)
     await store.store.move([job_id], Update(by="ann", reason="why", edit=edit))
     await store.advance(MINUTE)
-    await store.store.move([job_id], Update(by="ann", edit=Edit(priority=4)))  # leaves it to promote to make it ready
+    await store.store.move([job_id], Update(by="ann", edit=Edit(priority=4)))  # promote makes it ready, not update
     await store.store.promote()
 
 
 async def test_an_updated_priority_counts_in_the_next_claim(store: Harness) -> None:
     first, second = await store.add(), await store.add()
-    await store.claimed("w0", priority=1000)  # so that a store which remembers the last claim has something to remember
+    await store.claimed("w0", priority=1000)  # a store may remember the last claim: give it one to remember
     await store.store.move([second], Update(by="ann", edit=Edit(priority=101)))
     assert [j.id for j in (await store.claim()).jobs] == [second, first]
 
@@ -136,7 +136,7 @@ async def test_pause_and_resume(store: Harness) -> None:
     assert [pause.topic for pause in await store.store.paused()] == ["a", "b"]
     assert (await store.store.paused())[0].at.tzinfo is UTC
     await store.advance(1)
-    await store.store.steer_topic("a", "pause", by="ann", reason="again")  # the latest counts
+    await store.store.steer_topic("a", "pause", by="ann", reason="again")  # the latest pause counts
     assert [pause.reason for pause in await store.store.paused()] == ["again", "deploy"]
     assert await store.store.steer_topic("a", "resume", by="ann", reason="done")
     assert not await store.store.steer_topic("a", "resume", by="ann")

@@ -1,4 +1,4 @@
-"""Dead index entries that an old snapshot keeps: statements leave them out, and still find every job.
+"""Dead index entries that an old snapshot keeps: statements skip them, and still find every job.
 
 Work is counted (blocks that PostgreSQL fetches, entries that it reads), never timed.
 """
@@ -30,7 +30,7 @@ LANES = lanes("mail", "bills")
 CLAIM = Claim("w1", LANES, 10, 30.0)
 PATIENCE = 60.0  # seconds for a condition to come true
 
-# What has been claimed and completed within the last minute, or promoted, claimed and completed.
+# Jobs that were claimed and completed within the last minute, or promoted, claimed and completed.
 ENDED = """
     INSERT INTO _jobs (id, topic, status, ready, priority, run_at, created, updated, max_retries, timeout, payload)
     SELECT gen_random_uuid(), 'mail', 'pending', {ready}, 100, clock_timestamp() - n * interval '3 ms', now(), now(),
@@ -47,7 +47,7 @@ places = st.tuples(ranks, moments, ids)
 
 
 def is_read(place: tuple[int, datetime, str], plan: Plan) -> int:
-    """In how many parts it is, by the conditions of claim.sql."""
+    """Return how many parts of the plan contain the place, by the conditions of claim.sql."""
     least, most = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
     found = 0
     for rank, run_at, job_id, until_rank, until in zip(*plan.parts, strict=True):
@@ -89,9 +89,9 @@ def test_positions_stay_behind_what_a_claim_brought_and_behind_its_time() -> Non
         return seen._read
 
     recent = NOW - SLACK, NIL
-    assert positions([urgent, usual, last], 4) == {-150: recent, -100: recent}  # it has brought all there was
+    assert positions([urgent, usual, last], 4) == {-150: recent, -100: recent}  # the claim has brought all jobs
     assert positions([urgent, usual, last], 3) == {-150: recent, -100: (last.run_at, last.id)}
-    assert positions([urgent], 1) == {-150: recent}  # not behind a job that was enqueued at this moment
+    assert positions([urgent], 1) == {-150: recent}  # not further: a client may enqueue at this moment
 
 
 @pytest.mark.parametrize("meanwhile", ["forget", "reach"])
@@ -125,7 +125,7 @@ def test_lanes_are_told_apart_and_none_is_named_twice() -> None:
 
 @pytest.fixture
 async def store(migrated_url: str) -> AsyncIterator[PostgresStore]:
-    # Nothing is marked dead in an index before its end has been flushed.
+    # PostgreSQL marks an index entry as dead only after the commit that ended its row was flushed.
     async with opening(PostgresStore(f"{migrated_url}?pool_size=2&synchronous_commit=on")) as store:
         yield store
 
@@ -156,7 +156,7 @@ async def blocks(store: PostgresStore, statement: str, *parameters: Any) -> int:
 
 
 async def leaves_out(store: PostgresStore, claim: Claim = CLAIM) -> bool:
-    """After two claims that may have found out."""
+    """Make two claims that may learn of the dead entries; return True if the next claim leaves them out."""
     for _ in range(2):
         new = job()
         assert await brought(store, new, claim=claim) == [new.id]
@@ -164,7 +164,7 @@ async def leaves_out(store: PostgresStore, claim: Claim = CLAIM) -> bool:
 
 
 async def brought(store: PostgresStore, *jobs: Any, claim: Claim = CLAIM) -> list[str]:
-    """Ids that a claim brings after these were enqueued."""
+    """Enqueue these jobs, and return the ids that a claim then brings."""
     await store.insert(jobs)
     return [one.id for one in (await store.claim(claim)).jobs]
 
@@ -173,13 +173,13 @@ async def brought(store: PostgresStore, *jobs: Any, claim: Claim = CLAIM) -> lis
 async def test_a_claim_does_not_walk_over_dead_entries_again_and_again(
     store: PostgresStore, migrated_url: str, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    monkeypatch.setattr(claim_bounds, "_RATE", 0.0)  # what is read again is measured below
+    monkeypatch.setattr(claim_bounds, "_RATE", 0.0)  # else claims also reread some of what they left out
     claim = Claim("w1", LANES, limit, 30.0)
     alone = await blocks(store, store._sql.claim, *store._ask(claim).parameters, None, None)
     async with old_snapshot(migrated_url):
         await leave_dead(store, ready=True)
         walked = await blocks(store, store._sql.claim, *store._ask(claim).parameters, None, None)
-        assert walked > 300 + alone  # else this test is worth nothing
+        assert walked > 300 + alone  # otherwise this test proves nothing
         assert await leaves_out(store, claim)
         fetched = [await blocks(store, store._sql.claim, *store._ask(claim).parameters, None, None) for _ in range(3)]
     assert max(fetched) < alone + 50, (alone, walked, fetched)
@@ -188,7 +188,7 @@ async def test_a_claim_does_not_walk_over_dead_entries_again_and_again(
 async def test_neither_promote_nor_a_claim_walks_over_what_was_promoted(
     store: PostgresStore, migrated_url: str
 ) -> None:
-    claim = Claim("w1", lanes("bills"), 10, 30.0)  # in whose lane nothing is dead
+    claim = Claim("w1", lanes("bills"), 10, 30.0)  # this lane has no dead entries
 
     async def measure() -> list[int]:
         return [
@@ -231,7 +231,7 @@ async def test_a_job_that_comes_late_to_its_place_is_found(store: PostgresStore,
         await leave_dead(store, ready=True)
         assert await leaves_out(store)
         late = [job(run_at=datetime.now(UTC) - timedelta(seconds=seconds)) for seconds in (1, 30, 3600)]
-        async with opening(PostgresStore(migrated_url)) as other:  # ours would tell us
+        async with opening(PostgresStore(migrated_url)) as other:  # `store` itself would notice these jobs at once
             await other.insert(late)
         found: set[str] = set()
         end = time.monotonic() + PATIENCE

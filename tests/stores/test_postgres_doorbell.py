@@ -1,4 +1,4 @@
-"""PostgreSQL's doorbell: rung only for who waits, and a listener that has gone deaf is noticed and healed."""
+"""PostgreSQL's doorbell: clients ring only for waiting workers; a store notices and replaces a deaf listener."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ async def opened(url: str, rhythm: Rhythm = QUICK, listen_url: str | None = None
 
 @asynccontextmanager
 async def idle(store: PostgresStore) -> AsyncIterator["asyncio.Task[bool]"]:
-    """A wait of which others know, and that nothing has ended yet."""
+    """Yield a wait of the store. Other clients know of it, and nothing has ended it yet."""
     while await store.wait_for_work(0.05) or not store._doorbell._locked:
         pass
     waiting = asyncio.create_task(store.wait_for_work(60.0))
@@ -56,7 +56,7 @@ async def idle(store: PostgresStore) -> AsyncIterator["asyncio.Task[bool]"]:
 
 
 class Onlooker:
-    """A connection of one's own that sees who waits, and hears every notification."""
+    """A separate connection that sees which stores wait, and hears every notification."""
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         self._connection = connection
@@ -72,7 +72,7 @@ class Onlooker:
     async def sees(self, wanted: Callable[[set[int]], bool]) -> set[int]:
         async with asyncio.timeout(20):
             while not wanted(waiters := await self.waiters()):
-                pass  # each look is a round trip
+                pass  # each query is a round trip, so no sleep is needed
         return waiters
 
     async def listen(self) -> None:
@@ -80,7 +80,7 @@ class Onlooker:
             await self._connection.add_listener(channel, lambda *heard: self._heard.append(str(heard[2])))
 
     async def heard(self) -> list[str]:
-        """Rings so far: notifications come in the order of their commits, so none can come after our own."""
+        """Return the rings so far. Notifications come in the order of commits, so earlier ones precede this NOTIFY."""
         await self._connection.execute("NOTIFY onlooker")
         async with asyncio.timeout(20):
             while "onlooker" not in self._heard:
@@ -103,7 +103,7 @@ async def rung(waiting: "asyncio.Task[bool]") -> bool:
         return await waiting
 
 
-# ── Who is rung for ──
+# ── When a client rings ──
 
 
 async def test_nobody_is_notified_while_nobody_waits(url: str, onlooker: Onlooker) -> None:
@@ -136,7 +136,7 @@ async def test_who_is_busy_is_not_rung_for_and_looks_again_when_idle(url: str, o
         await onlooker.heard()
         await other.ring()
         assert await onlooker.heard() == []
-        # Nobody has heard that ring, so the next wait ends as soon as others can know of it: look once more.
+        # No store has heard that ring. So the next wait ends once other clients can see it: the worker looks again.
         assert await rung(asyncio.create_task(store.wait_for_work(60.0)))
 
 
@@ -160,11 +160,11 @@ async def test_of_many_that_enqueue_at_once_one_rings_and_whoever_hears_it_looks
     url: str, onlooker: Onlooker
 ) -> None:
     await onlooker.listen()
-    patient = Rhythm(echo=3600.0)  # no insert takes too long
+    patient = Rhythm(echo=3600.0)  # no insert counts as too long
     async with opened(url) as store, opened(url, patient) as one, opened(url) as another:
         async with idle(store) as waiting:
             key = one._target.ringing_key
-            await onlooker.execute("SELECT pg_advisory_lock($1)", key)  # someone else rings, and takes its time
+            await onlooker.execute("SELECT pg_advisory_lock($1)", key)  # another client is ringing, for a long time
             await one.insert([job()])
             assert not one.owes_ring
             await one.ring()
@@ -173,7 +173,7 @@ async def test_of_many_that_enqueue_at_once_one_rings_and_whoever_hears_it_looks
             await another.insert([job()])
             assert await rung(waiting)
             assert await onlooker.heard() == [CHANNEL]
-        assert await rung(asyncio.create_task(store.wait_for_work(60.0)))  # nobody rang again
+        assert await rung(asyncio.create_task(store.wait_for_work(60.0)))  # it looks twice, without a second ring
 
 
 async def test_an_insert_that_leaves_the_ring_to_another_and_takes_too_long_owes_one(
@@ -185,7 +185,7 @@ async def test_an_insert_that_leaves_the_ring_to_another_and_takes_too_long_owes
         assert slow.owes_ring
 
 
-# ── Who has gone deaf ──
+# ── Listeners that have gone deaf ──
 
 
 async def test_a_listener_that_was_terminated_is_replaced(url: str, onlooker: Onlooker) -> None:
@@ -193,7 +193,7 @@ async def test_a_listener_that_was_terminated_is_replaced(url: str, onlooker: On
         async with idle(store) as waiting:
             [old] = await onlooker.waiters()
             await onlooker.execute("SELECT pg_terminate_backend($1)", old)
-            assert await rung(waiting)  # rings may have been missed
+            assert await rung(waiting)  # the store may have missed rings
             assert old not in await onlooker.sees(lambda waiters: waiters not in ({old}, set()))
         async with idle(store) as waiting:
             await other.ring()
@@ -237,13 +237,13 @@ async def test_a_server_that_was_away(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Pooler:
-    """Stands for a pooler in transaction mode: each message goes to another of its two server connections."""
+    """Imitates a pooler in transaction mode: each message goes to the other one of two server connections."""
 
     def __init__(self, *servers: "asyncpg.Connection[asyncpg.Record]") -> None:
         self._servers = servers
         self._messages = 0
         self.clients = 0
-        self.fair = True  # False: it has got tired, and everything goes to the same one
+        self.fair = True  # False: all messages go to the same connection
 
     async def connect(self) -> "Pooler":
         self.clients += 1
@@ -293,14 +293,14 @@ async def test_behind_a_pooler_it_tries_again_now_and_then(
 ) -> None:
     async with opened(url, Rhythm(check=0.01, linger=0.01, rarely=0.05)) as store:
         monkeypatch.setattr(store._connections, "connect", pooler.connect)
-        while pooler.clients < 6:  # by now all of its connections listen, for clients that are long gone
+        while pooler.clients < 6:  # by now all server connections listen, for clients that are gone
             assert not await store.wait_for_work(0.01)
         assert len(caplog.records) == 1
         pooler.fair = False
         assert await rung(asyncio.create_task(store.wait_for_work(60.0)))
 
 
-# ── Another way to listen ──
+# ── A separate URL for LISTEN ──
 
 
 async def test_listen_url_is_where_it_listens(url: str, postgres: PostgresServer) -> None:
@@ -316,17 +316,17 @@ async def test_listen_url_is_where_it_listens(url: str, postgres: PostgresServer
                 assert [link.listens for link in pooled.links] == [False]
                 await other.insert([job()])
                 assert await rung(waiting)
-            around.links[0].reset()  # it heals
+            around.links[0].reset()  # the next round shows that the store reconnects
 
 
 async def test_without_that_way_it_polls_and_says_so_without_the_password(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, not listening: nothing else can take the port
+        taken.bind(("127.0.0.1", 0))  # bound but not listening, so no other process can take the port
         nowhere = f"postgresql://ann:s3cret@127.0.0.1:{taken.getsockname()[1]}/shop"
         async with opened(url, listen_url=nowhere) as store:
-            await check_listener(store)  # being away is no mistake
+            await check_listener(store)  # a server that is away is no configuration error
             while not caplog.records:
                 assert not await store.wait_for_work(0.01)
             for _ in range(20):
@@ -341,7 +341,7 @@ async def test_without_that_way_it_polls_and_says_so_without_the_password(
 async def test_a_way_that_leads_elsewhere_is_refused(
     url: str, databases: Databases, postgres: PostgresServer, caplog: pytest.LogCaptureFixture, tables: bool
 ) -> None:
-    """Also if it has all the tables; and once the store listens all the same, it does not listen there."""
+    """Another database is refused, also if it has all the tables. A running store does not listen there, either."""
     async with databases.fresh() as copy:
         elsewhere = copy if tables else postgres.url()
         async with opened(url, listen_url=elsewhere) as store:
@@ -375,13 +375,13 @@ def test_a_listen_url_that_cannot_be_used_says_so(query: str, listen_url: str, c
     assert "cret" not in str(refused.value)
 
 
-# ── Without it ──
+# ── Without a doorbell ──
 
 
 async def test_without_listen_a_wait_is_a_sleep(url: str, onlooker: Onlooker, monkeypatch: pytest.MonkeyPatch) -> None:
     await onlooker.listen()
     async with opened(f"{url}?listen=off") as store:
-        monkeypatch.setattr(store._connections, "connect", None)  # called by none
+        monkeypatch.setattr(store._connections, "connect", None)  # fails if the store opens a connection to listen
         waiting = asyncio.create_task(store.wait_for_work(0.05))
         await asyncio.sleep(0)
         await store.ring()
@@ -400,7 +400,7 @@ async def test_closing_lets_go_at_once_and_twice_does_no_harm(url: str, onlooker
 async def test_a_child_may_close_what_it_inherited(url: str, onlooker: Onlooker) -> None:
     async with opened(url) as store, idle(store):
         child = os.fork()
-        if not child:  # no pytest, no event loop of the parent's here
+        if not child:  # the child must not use the parent's pytest and event loop
             signal.alarm(20)
             try:
                 asyncio.run(store.close())

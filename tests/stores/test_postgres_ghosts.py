@@ -1,6 +1,6 @@
-"""Ghosts: statements that the server gets after their client has given up. Nobody knows of them, so nothing may come
-of them: a job that a repeated insert has made, and that is completed by now, would be made anew; a claim would hold a
-job for a worker that does not work on it."""
+"""Ghosts: statements that reach the server after their client has given up. They must have no effect. A late insert
+would make a job anew that a repeated insert has made, and that is completed by now. A late claim would hold a job for
+a worker that does not know of it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -28,14 +28,14 @@ harness = real_postgres_store
 
 
 class Line:
-    """A store on a line that can hold a statement back."""
+    """A store whose network line can hold a statement back."""
 
     def __init__(self, store: Store, wire: Wire) -> None:
         self.store = store
         self._wire = wire
 
     async def haunt(self, work: Awaitable[Any], on: Statement, how: str = "hold") -> Trap:
-        """The client gives up. The ghost waits to be released."""
+        """Do the work until the client gives up. Return the trap that holds the ghost until a test releases it."""
         trap = Trap(how, on)
         self._wire.traps.append(trap)
         with pytest.raises(OutcomeUnknown):
@@ -58,14 +58,14 @@ async def opened_line(url: str, options: str = "") -> AsyncIterator[Line]:
 
 @pytest.fixture
 async def line(harness: PostgresHarness) -> AsyncIterator[Line]:
-    """Its client gives up after a second."""
+    """Yield a line whose client gives up after a second."""
     async with opened_line(harness.url, "&command_timeout=1") as line:
         yield line
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repeat waits for half a second."""
+    """Make a repeat wait for only half a second."""
     monkeypatch.setattr(clock, "INSERTS", 0.5)
 
 
@@ -80,7 +80,7 @@ async def arrived(ghost: Trap) -> None:
     ids=["alike", "mixed", "keyed"],
 )
 async def test_an_insert_that_comes_too_late_makes_no_job(harness: PostgresHarness, line: Line, wanted: Any) -> None:
-    """The client has asked again meanwhile, and the jobs are completed."""
+    """Meanwhile the client has repeated the insert, and the jobs are completed."""
     jobs: list[NewJob] = wanted()
     ghost = await line.haunt(line.store.insert(jobs), enqueues)
     await line.store.insert(jobs, repeat=True)
@@ -153,7 +153,7 @@ def commits(text: str) -> bool:
 
 
 async def waiting(harness: PostgresHarness, count: int = 1) -> None:
-    """Until so many wait for a lock."""
+    """Return once this many statements wait for a lock."""
     statement = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
     async def wait() -> bool:
@@ -196,14 +196,14 @@ OTHERS_JOB = """INSERT INTO _jobs (id, topic, payload, status, priority, run_at,
 async def test_an_insert_that_waited_for_a_key_too_long_takes_itself_back(
     harness: PostgresHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clock, "INSERTS", 5.0)  # on a busy machine it may take a while to reach the server
+    monkeypatch.setattr(clock, "INSERTS", 5.0)  # on a busy machine the insert may need some time to reach the server
     await taken_back(harness)
 
 
 async def test_a_client_that_waits_for_a_key_gets_it_however_long_it_takes(
     harness: PostgresHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its insert takes itself back, and the store tries again."""
+    """Each late insert undoes itself, and the store sends it again."""
     monkeypatch.setattr(clock, "INSERTS", 0.05)
     other = await asyncpg.connect(harness.url)
     try:
@@ -215,7 +215,7 @@ async def test_a_client_that_waits_for_a_key_gets_it_however_long_it_takes(
             await waiting(harness)
             begun = await line.store.now()
             while (await line.store.now() - begun).total_seconds() <= 0.5:
-                pass  # each look is a round trip
+                pass  # each query is a round trip, so no sleep is needed
             await rival.rollback()
             [answer] = await asked
             assert not answer.existing
@@ -237,7 +237,7 @@ async def test_a_claim_that_comes_too_late_takes_nothing(harness: PostgresHarnes
 async def test_a_settle_that_comes_too_late_settles_and_claims_nothing(
     harness: PostgresHarness, line: Line, workers: list[str]
 ) -> None:
-    """What it settles is guarded by the version: it may come whenever it likes."""
+    """The version guards the settlements, so they may come late. The claim may not."""
     runs = [await harness.claimed(worker, fresh_topic(n)) for n, worker in enumerate(workers)]
     waiting = await harness.add()
     done = [settlement(run, Completed(), ran=0.0) for run in runs]
@@ -256,11 +256,11 @@ async def pending(harness: PostgresHarness, job_id: str) -> bool:
     return (found.status, found.version) == (Status.PENDING, 0)
 
 
-# ── Whoever is still there ──
+# ── Clients that still wait ──
 
 
 async def test_a_clock_that_jumps_costs_a_retry_and_no_job(postgres_store: PostgresHarness) -> None:
-    """By the store's idea of the database's clock, each is far too late, or has all the time in the world."""
+    """After each jump, the store's estimate of the clock is wrong: statements seem far too late, or never too late."""
     harness = postgres_store
     held: Job | None = None
     for jump in (3600.0, 86_400.0, -7200.0, 90.0, -400 * 86_400.0, 1.0, 800 * 86_400.0):

@@ -1,4 +1,4 @@
-"""PostgreSQL has a short way for jobs that can't be there yet: what it leaves out is done by the long one."""
+"""PostgreSQL has a short statement to insert jobs that can't exist yet. A longer one inserts the jobs that it skips."""
 
 from datetime import timedelta
 

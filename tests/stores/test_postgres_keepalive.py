@@ -1,8 +1,8 @@
-"""A host that is gone without a word: who notices it, where nobody has a timeout.
+"""A host vanishes without closing its connections: the kernel must notice it where no statement has a timeout.
 
-On loopback the kernel acknowledges whatever is sent, also to a process that is frozen, so keep-alive has nothing to
-find. What can be had there is a peer that takes nothing in: TCP_USER_TIMEOUT ends that too. A line that loses all
-packets is a loopback device that is switched off, in a network of our own.
+On loopback the kernel acknowledges all data, also for a frozen process, so keep-alive finds nothing there. These tests
+use a peer that reads no data instead: TCP_USER_TIMEOUT ends that connection, too. For a line that loses all packets,
+they switch off the loopback device in a separate network namespace.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ harness = real_postgres_store
 
 
 def options(connection: Any) -> tuple[int, ...]:
-    """What the kernel has been told: on or off, seconds until the first probe, between probes, how many, and the
-    milliseconds for data that is under way."""
+    """Return the keep-alive settings of the socket: on or off, seconds until the first probe, seconds between probes,
+    number of probes, and the milliseconds that sent data may stay unacknowledged."""
     transport = getattr(connection, "_transport", None)
     with socket.socket(
         fileno=os.dup((transport.get_extra_info("socket") if transport else connection).fileno())
@@ -86,7 +86,7 @@ async def test_a_statement_to_a_server_that_takes_nothing_in_ends(harness: Postg
     async with Proxy(address.hostname, address.port) as proxy:
         store = PostgresStore(harness.url.replace(f":{address.port}/", f":{proxy.port}/") + "?tcp_timeout=1")
         await store.open()
-        statement = f"SELECT '{'x' * 50_000_000}'"  # more than all buffers between here and there hold
+        statement = f"SELECT '{'x' * 50_000_000}'"  # more than all buffers on the way hold
 
         async def asynchronously() -> None:
             async with fenced(store, guard(run)) as conn:
@@ -99,14 +99,14 @@ async def test_a_statement_to_a_server_that_takes_nothing_in_ends(harness: Postg
                 conn.execute(statement)
 
         work = asynchronously() if colour == "async" else asyncio.to_thread(synchronously)
-        # It is the application's own statement, so the driver's own words.
+        # The application sent this statement itself, so it gets the driver's error.
         with pytest.raises((asyncpg.PostgresConnectionError, psycopg.OperationalError)):
             async with asyncio.timeout(60):
                 await work
         await store.close()
 
 
-# The peer lives, but no packet gets through: as when a host has lost its power.
+# The peer lives, but no packet gets through, as if its host had lost power.
 CUT_OFF = """
 import socket, subprocess, sys
 from rowlock.stores.postgres.keepalive import keep_alive

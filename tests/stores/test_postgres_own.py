@@ -1,4 +1,4 @@
-"""What only PostgreSQL can get wrong: connections, privileges, schemas, fork."""
+"""Faults that only PostgreSQL can have: connections, privileges, schemas, fork."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ async def store(migrated_url: str) -> AsyncIterator[PostgresStore]:
 
 @pytest.fixture
 async def other(migrated_url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-    """A connection beside the store's own."""
+    """Yield a connection beside those of the store."""
     async with connected(migrated_url) as connection:
         yield connection
 
@@ -48,12 +48,12 @@ async def migrated(url: str) -> AsyncIterator[Store]:
 WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
-# ── Reaching it ──
+# ── Reaching the server ──
 
 
 async def test_nobody_there_is_said_with_the_host_and_without_the_password() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, not listening: nothing else can take the port
+        taken.bind(("127.0.0.1", 0))  # bound but not listening, so no other process can take the port
         port = taken.getsockname()[1]
         store = open_store(f"postgresql://ann:s3cret@127.0.0.1:{port}/shop")
         with pytest.raises(errors.StoreUnavailable, match=f"127.0.0.1:{port}/shop") as refused:
@@ -111,8 +111,8 @@ async def test_a_connection_cut_in_the_middle_leaves_the_outcome_unknown(store: 
 async def test_behind_a_pooler_types_are_asked_for_in_one_transaction(
     migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are three statements of the driver's. On three servers, one of them would compile the question for a second,
-    and another one would keep a setting that is not its own."""
+    """The driver asks for types with three statements. A pooler could send them to three servers. Then one server
+    would compile the question for a second, and another would keep a setting that is not meant for it."""
     driver: Any = asyncpg.Connection
     real = driver._introspect_types
     together: list[bool] = []
@@ -194,11 +194,11 @@ def test_every_host_has_its_port() -> None:
 async def test_hosts_that_are_gone_silent_or_standbys_are_passed_over(
     postgres: PostgresServer, postgres_url: str
 ) -> None:
-    """The silent one keeps nobody waiting twice, also if the first had no patience."""
+    """A call waits for the silent host only once, also if the first call gave up early."""
     database = postgres_url.rsplit("/", 1)[1]
     await postgres.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
 
-    silent = socket.create_server(("127.0.0.1", 0))  # nobody takes the calls
+    silent = socket.create_server(("127.0.0.1", 0))  # no process accepts the connections
     port = silent.getsockname()[1]
     login, _, place = postgres_url.removeprefix("postgresql://").rpartition("@")
     server, _, _ = place.partition("/")
@@ -210,7 +210,7 @@ async def test_hosts_that_are_gone_silent_or_standbys_are_passed_over(
     with pytest.raises(errors.StoreUnavailable, match=f"{server}: None of the hosts match"):
         await open_store(url.replace("connect_timeout=30", "connect_timeout=1.5")).open()
     await postgres.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = off")
-    async with asyncio.timeout(25):  # and not the 30 s of connect_timeout
+    async with asyncio.timeout(25):  # less than the 30 s of connect_timeout
         with pytest.raises(errors.NotMigrated):
             await store.open()
     silent.close()
@@ -269,15 +269,15 @@ async def test_a_read_only_server_is_said_to_be_one(migrated_url: str) -> None:
     async with opening(open_store(f"{migrated_url}?default_transaction_read_only=on")) as standby:
         with pytest.raises(errors.StoreReadOnly, match="read-only"):
             await standby.insert([job()])
-    assert issubclass(errors.StoreReadOnly, errors.StoreUnavailable)  # to be waited for
+    assert issubclass(errors.StoreReadOnly, errors.StoreUnavailable)  # so clients wait and try again
 
 
 async def test_connections_to_a_server_that_became_read_only_are_given_up(store: PostgresStore, other: Any) -> None:
     query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'rowlock' AND datname = current_database()"
-    await asyncio.gather(*(store.insert([job()]) for _ in range(5)))  # on several connections
+    await asyncio.gather(*(store.insert([job()]) for _ in range(5)))  # opens several connections
     before = {pid for (pid,) in await other.fetch(query)}
     assert len(before) > 1
-    async with store._connections.acquire() as mine:  # this one has been demoted
+    async with store._connections.acquire() as mine:  # as if the server of this connection were demoted
         await mine.execute("SET default_transaction_read_only = on")
     with pytest.raises(errors.StoreReadOnly):
         await store.insert([job()])
@@ -318,7 +318,7 @@ async def test_closing_ends_what_unblocks_jobs_but_does_not_wait_for_a_server_th
         await asyncio.wait([unblocking])
 
 
-# ── Who may use it ──
+# ── When a store may be used ──
 
 
 async def test_an_unopened_and_a_closed_store_say_so(migrated_url: str) -> None:
@@ -341,7 +341,7 @@ async def test_a_store_from_before_a_fork_is_refused_in_the_child_and_lives_on_i
 ) -> None:
     reading, writing = os.pipe()
     child = os.fork()
-    if not child:  # no pytest, no event loop of the parent's here: say what happened and vanish
+    if not child:  # the child must not use the parent's pytest and event loop: it reports and exits
         try:
             store.insert([new_job("0193fb1e-0000-7000-8000-000000000001", "mail")]).send(None)
             answer = "went through"
@@ -361,7 +361,7 @@ async def test_a_store_from_before_a_fork_is_refused_in_the_child_and_lives_on_i
 async def test_a_claim_of_many_continues_behind_the_last_one_but_sees_what_came_before_it_soon(
     store: PostgresStore, migrated_url: str
 ) -> None:
-    """Deep backlogs are scanned from the last claimed job on; a job with a higher priority is found all the same."""
+    """A claim scans a deep backlog from the last claimed job on, but still finds a job with a higher priority."""
     await store.insert([job() for _ in range(150)])
     many = Claim("w1", lanes("mail"), 50, 30.0)
     assert len((await store.claim(many)).jobs) == 50
@@ -372,11 +372,11 @@ async def test_a_claim_of_many_continues_behind_the_last_one_but_sees_what_came_
     while urgent.id not in seen:
         claimed = await store.claim(many)
         seen += [claimed_job.id for claimed_job in claimed.jobs]
-        assert claimed.jobs or claimed.contended  # a short answer from behind the bound says: ask again
+        assert claimed.jobs or claimed.contended  # a short answer from behind the bound asks for another claim
     assert len(seen) == len(set(seen))
 
 
-# ── A row that changes while we wait for its lock: too new for our snapshot, and still ours to write ──
+# ── A row that changes while a statement waits for its lock: newer than the snapshot, but still to be written ──
 
 
 @pytest.mark.parametrize("verb", ["complete", "retry", "cancel", "requeue", "update", "delete", "settle in a batch"])
@@ -416,7 +416,7 @@ async def test_a_write_that_waited_for_a_lock_is_not_lost(store: PostgresStore, 
 
 async def test_a_batch_whose_job_was_archived_before_under_the_same_id_still_settles(store: PostgresStore) -> None:
     first = job()
-    for _ in range(2):  # without repeat=True nobody looks into the archive
+    for _ in range(2):  # without repeat=True the store does not look into the archive
         await store.insert([first])
         [run] = (await store.claim(claim_by())).jobs
         [verdict] = (await store.settle([settlement(run, Completed())])).verdicts

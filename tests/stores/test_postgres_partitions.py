@@ -1,4 +1,4 @@
-"""The archive's parts on PostgreSQL: made ahead, dropped whole, never at the cost of a job or of a worker's time."""
+"""Parts of the archive on PostgreSQL: made ahead and dropped whole. No job is lost, and no worker waits for it."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ NOTHING = PartitionReport()
 
 @pytest.fixture
 async def store(postgres_store: PostgresHarness) -> PostgresHarness:
-    # The days on which the template was made are not those of the test's clock.
+    # The template has parts for its own days, which are not the days of the test's clock.
     for day in await days(postgres_store):
         await postgres_store.execute(
             f"DROP TABLE _jobs_archive_{day:%Y%m%d}, _jobs_steps_{day:%Y%m%d}, _jobs_signals_{day:%Y%m%d}"
@@ -53,7 +53,7 @@ def on(*offsets: int) -> tuple[date, ...]:
 
 
 async def done(store: PostgresHarness, at: datetime, topic: str = "mail") -> str:
-    """A job whose id is of that time, completed now."""
+    """Insert a job whose id has this time, complete it now, and return the id."""
     job_id = IdMaker(lambda: micros(at) * 1000, lambda n: bytes(n)).one()
     await store.insert(new_job(job_id, topic))
     [claimed] = (await store.claim("w1", topic)).jobs
@@ -144,7 +144,7 @@ async def test_a_day_is_dropped_when_all_of_it_is_over(store: PostgresHarness) -
     await store.advance(2 * DAY)
     assert (await keep(store.store, WEEK, ahead=0)).dropped == on(1, 2)
     assert (await store.store.stats()).completed == before.completed == 2
-    again = await done(store, START)  # of a day that is gone
+    again = await done(store, START)  # its day has no part any more
     assert (await where(store))[again] == "rest"
 
 
@@ -186,7 +186,7 @@ async def test_the_longest_retention_decides(store: PostgresHarness, retention: 
 
 
 async def stepped(store: PostgresHarness, at: datetime, outcome: Outcome, steps: int = 1) -> str:
-    """A job whose id is of that time, with steps; it ends now."""
+    """Insert a job whose id has this time, with steps, end it now, and return the id."""
     job_id = IdMaker(lambda: micros(at) * 1000, os.urandom).one()
     await store.insert(new_job(job_id, "mail"))
     [run] = (await store.claim("w1", "mail")).jobs
@@ -218,7 +218,7 @@ async def test_steps_go_with_their_day_and_those_of_dead_letters_stay(store: Pos
 
 
 async def test_signals_go_with_their_day_and_those_of_dead_letters_stay(store: PostgresHarness) -> None:
-    """Also those of jobs without steps, of which the archive does not know that they had signals."""
+    """This includes signals of jobs without steps: the archive does not record that such jobs had signals."""
     await keep(store.store, WEEK)
     assert tuple(await days(store, "_jobs_signals")) == on(0, 1, 2, 3)
     dead = ""
@@ -237,7 +237,7 @@ async def test_signals_go_with_their_day_and_those_of_dead_letters_stay(store: P
 
 
 async def test_steps_of_a_day_without_a_part_go_as_well(store: PostgresHarness) -> None:
-    """As those of jobs that were there before the table of steps."""
+    """Jobs from before the table of steps have such steps."""
     await keep(store.store, WEEK, ahead=0)
     await store.execute("DROP TABLE _jobs_steps_20260101")
     old = await stepped(store, START, Completed())
@@ -285,7 +285,7 @@ async def test_what_the_rest_holds_of_a_day_of_steps_moves_in(store: PostgresHar
     assert await parts_of_steps(store) == {old: "20260101"}
 
 
-# ── Others are at work ──
+# ── Other processes use the archive ──
 
 
 async def test_many_at_once_do_it_once(store: PostgresHarness) -> None:
@@ -303,7 +303,7 @@ async def test_many_at_once_do_it_once(store: PostgresHarness) -> None:
 
 @pytest.mark.parametrize("what", ["make", "drop"])
 async def test_nobody_waits_long_for_a_lock_that_others_hold(store: PostgresHarness, what: str) -> None:
-    """A long report holds the archive. Others who use it must not queue up behind us until it is over."""
+    """A long report holds a lock on the archive. Workers must not queue up behind our waiting lock until it ends."""
     await keep(store.store, WEEK, ahead=0)
     job_id = await done(store, START)
     await store.advance(20 * DAY if what == "drop" else DAY)
@@ -326,7 +326,7 @@ async def test_nobody_waits_long_for_a_lock_that_others_hold(store: PostgresHarn
 
 
 async def test_workers_complete_while_days_come_and_go(store: PostgresHarness) -> None:
-    """Nothing is lost or refused, whichever part a job belongs to at the moment."""
+    """No completion is lost or refused, whichever part the job belongs to at the moment."""
     maker = IdMaker(lambda: micros(store.now) * 1000, lambda n: bytes(n))
     other = await store.another()
     finished: list[str] = []
@@ -358,7 +358,7 @@ async def test_prune_keeps_the_partitions_now_and_then(store: PostgresHarness) -
     assert await keep(store.store, WEEK) == NOTHING
     await store.advance(DAY)
     await store.store.prune(WEEK)
-    assert await keep(store.store, WEEK) != NOTHING  # it was too soon for another look
+    assert await keep(store.store, WEEK) != NOTHING  # `prune` skipped them: its last look was too recent
 
 
 async def test_a_role_that_may_not_make_tables_is_told_so(

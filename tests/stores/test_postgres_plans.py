@@ -1,6 +1,6 @@
 """The hot statements touch their own jobs only, whatever else is in the tables and however old the statistics are.
 
-Blocks are counted by PostgreSQL itself, per relation and transaction, on prepared statements as the store runs them.
+PostgreSQL itself counts the blocks, per relation and transaction, of prepared statements as the store runs them.
 """
 
 import json
@@ -47,7 +47,7 @@ FETCHED = """
     SELECT coalesce(sum(pg_stat_get_xact_blocks_fetched(oid)), 0)::int FROM pg_class
     WHERE relnamespace = 'public'::regnamespace AND relname LIKE '\\_jobs%'"""
 
-# As many as the promise names, in the shapes that tempt a planner.
+# As many rows as the promise names, of kinds that tempt the planner to a bad plan.
 NOISE = [
     """INSERT INTO _jobs (id, topic, status, ready, priority, run_at, created, updated, max_retries, timeout, payload)
        SELECT gen_random_uuid(), 'foreign_' || n % 5, 'pending', true, 500, now(), now(), now(), 3, 600, '{}'
@@ -99,7 +99,7 @@ KEYED = """
     ]
 )
 async def store(request: pytest.FixtureRequest, migrated_url: str) -> AsyncIterator[PostgresStore]:
-    """Planned once, while there was nothing to plan for; and planned anew for every call, as behind PgBouncer."""
+    """Yield a store: with plans made once on empty tables, or with a new plan for each call, as behind PgBouncer."""
     async with opening(PostgresStore(f"{migrated_url}?pool_size=2&{request.param}")) as store:
         yield store
 
@@ -110,7 +110,7 @@ def _checkpoint(sql: Statements, runs: Sequence[Job]) -> str:
 
 
 class Meter:
-    """Blocks that each hot statement fetches, on one connection of the store's own."""
+    """Counts the blocks that each hot statement fetches, on one connection of the store."""
 
     def __init__(self, store: PostgresStore, connection: Any) -> None:
         self._store = store
@@ -127,7 +127,7 @@ class Meter:
         return after - before
 
     async def moved(self, order: Order, ids: Sequence[str] = (), *, as_if: Status | None = None) -> int:
-        """Blocks that locking and writing fetch together. `as_if`: the jobs have this status."""
+        """Return the blocks that locking and writing fetch together. `as_if`: give the jobs this status first."""
         transaction = self._connection.transaction()
         await transaction.start()
         if as_if is not None:
@@ -154,7 +154,7 @@ class Meter:
         return after - before
 
     async def waits(self, blocks: dict[str, int], runs: Sequence[Job]) -> None:
-        """Of jobs that have steps. They wait for a signal; `take_signal` finds none, and then one."""
+        """Count blocks for jobs with steps that wait for a signal. `take_signal` finds no signal, and then one."""
         store, sql, ids = self._store, self._store._sql, [run.id for run in runs]
         told = [settlement(run, Waits("signal:go", None, 0), ran=0.1) for run in runs]
         blocks["settle to wait"] = await self.blocks(sql.settle, *rows.settle_arrays(told))
@@ -172,7 +172,7 @@ class Meter:
         blocks["take signal: one"] = sum([await self.blocks(sql.take_signal, one) for one in asked])
 
     async def all(self) -> dict[str, int]:
-        """Each measured on its own jobs, which are back as they were afterwards."""
+        """Return the blocks of each statement. Each has its own jobs, which are as before afterwards."""
         store, sql = self._store, self._store._sql
         claim = (*store._ask(CLAIM).parameters, NOT_AFTER, CLAIM.size)
         blocks = {"claim": await self.blocks(sql.claim, *claim)}
@@ -235,13 +235,13 @@ async def test_what_a_statement_touches_does_not_grow_with_the_tables(store: Pos
             await connection.execute(statement)
         await store.insert([job(topic, priority=n) for n in range(JOBS) for topic in ("mail", "bills")])
         crowded = await meter.all()
-    # A table of a few blocks is read whole; in a larger one there are some blocks on the way to each job.
+    # PostgreSQL reads a table of a few blocks whole. In a larger table it passes some blocks on the way to each job.
     allowed = {name: 2 * count + 3 * JOBS for name, count in alone.items()}
     assert {name: count for name, count in crowded.items() if count > allowed[name]} == {}, (alone, crowded)
 
 
 async def test_what_workers_say_again_and_again_reaches_no_index(store: PostgresStore) -> None:
-    """HOT updates: the next version of the row stands on the same page."""
+    """These are HOT updates: the next version of the row is on the same page."""
     await store.insert([job()])
     [run] = (await store.claim(CLAIM)).jobs
     line = '[[0,"info","so far, so good"]]'
@@ -283,7 +283,7 @@ def test_the_driver_keeps_every_statement_prepared() -> None:
 async def test_a_plan_made_for_an_empty_queue_still_archives_a_batch_in_one_pass(
     store: PostgresStore, name: str, parameters: int
 ) -> None:
-    """Most sessions plan when there is nothing to do. 500 × 500 rows in a nested loop then cost a third of the rate."""
+    """Most sessions plan while there are no jobs. Then a nested loop over 500 × 500 rows costs a third of the rate."""
     async with store._connections.acquire() as connection:
         await connection.execute("ANALYZE")
         await connection.execute(f"PREPARE settle AS {getattr(store._sql, name)}")
@@ -311,8 +311,8 @@ BY_ID = {
 async def test_a_plan_made_for_an_empty_archive_still_finds_jobs_by_their_primary_key(
     migrated_url: str, name: str
 ) -> None:
-    """A new part is empty, and (topic, id) as good as any index. A day later it is read from end to end, if the plan is
-    still the same."""
+    """While a new part is empty, the index on (topic, id) looks as good as any. A day later, the same plan would read
+    the index from end to end."""
     async with opening(PostgresStore(migrated_url)) as store, store._connections.acquire() as connection:
         await connection.execute("ANALYZE")
         await connection.execute(f"PREPARE asked AS {getattr(store._sql, name)}")
@@ -320,13 +320,13 @@ async def test_a_plan_made_for_an_empty_archive_still_finds_jobs_by_their_primar
         await connection.execute("DEALLOCATE asked")
     lines = [row[0] for row in found if " Scan " in row[0] and " on _jobs_archive" in row[0]]
     assert lines
-    fine = ("_pkey on ", "Tid Scan on ", "_topic_finished_at_idx on ")  # the last one by topic and time: prune
+    fine = ("_pkey on ", "Tid Scan on ", "_topic_finished_at_idx on ")  # prune looks by topic and time
     assert [line for line in lines if not any(way in line for way in fine)] == [], lines
 
 
 async def test_a_key_is_looked_up_in_its_scope(store: PostgresStore) -> None:
-    """By all that is unique: a key may be in use in each of many scopes. A plan that is kept was made while there was
-    nothing; one that is made anew for every call sees the jobs."""
+    """The lookup uses all columns of the unique index: many scopes may use the same key. A kept plan was made on empty
+    tables; a plan that is made anew for every call sees the jobs."""
     nothing = ", ".join(["NULL"] * 5)
     async with store._connections.acquire() as connection:
         await connection.execute("ANALYZE")
@@ -359,7 +359,7 @@ SCHEDULED = [
 
 
 async def test_looking_for_due_schedules_does_not_grow_with_the_tables(store: PostgresStore) -> None:
-    """Every worker looks every second. 20,000 schedules are not due, and as many lines have a head."""
+    """Every worker looks for due schedules every second. 20,000 schedules are not due, and 20,000 lines have a head."""
     sql, times = store._sql, [{"schedule_id": "0193fb1e-0000-7000-8000-000000000001", "fire_at": 1}]
     looked = json.dumps({"times": times, "lines": ["line 7", "line 8"]})
     async with store._connections.acquire() as connection:

@@ -1,4 +1,4 @@
-"""PostgreSQL behind a pooler in transaction mode: what a statement costs there, and who is woken."""
+"""PostgreSQL behind a pooler in transaction mode: what a statement costs there, and which workers are woken."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.stores.harness import PostgresHarness, claim_by
 from tests.stores.processes import real_job
 from tests.stores.test_transactions import claimed, fenced, guard
 
-# Whoever waits for work holds a lock, and is rung for.
+# A store that waits for work holds this lock, so that clients ring for it.
 WAITING = """
     SELECT pid FROM pg_locks JOIN pg_database d ON d.oid = database
     WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted AND datname = current_database()"""
@@ -57,7 +57,7 @@ async def test_a_statement_that_was_sent_before_takes_one_round_trip(
 
 @pytest.mark.parametrize("on", [False, True])
 async def test_the_server_keeps_inserts_alone_and_only_if_it_may(harness: PostgresHarness, on: bool) -> None:
-    """The plan of a claim, made while there are no jobs, is a bad one later."""
+    """A claim is not kept: a plan that is made while there are no jobs is a bad plan later."""
     option = "&prepared_statements=on" if on else ""
     store = PostgresStore(f"{harness.url}?statement_cache_size=0&pool_size=1{option}")
     await store.open()
@@ -79,7 +79,7 @@ async def test_behind_pgbouncer_statements_are_the_same(harness: PostgresHarness
     store = PostgresStore(bouncer.through(harness.url))
     await store.open()
     jobs = [real_job() for _ in range(40)]
-    await asyncio.gather(*(store.insert([one]) for one in jobs))  # on several connections to several servers
+    await asyncio.gather(*(store.insert([one]) for one in jobs))  # over several connections to several server processes
     assert {one.id for one in (await store.claim(claim_by(limit=100))).jobs} == {one.id for one in jobs}
     await store.close()
 
@@ -95,7 +95,7 @@ async def test_a_pgbouncer_that_keeps_no_statements_is_told_from_others(
             stack.push_async_callback(store.close)
         await stores[0].insert([real_job()])
         expected = nullcontext() if bouncer.keeps_statements else pytest.raises(StoreError, match=r"PgBouncer 1\.21")
-        with expected:  # on the same connection to the server
+        with expected:  # over the same server connection
             await stores[1].insert([real_job()])
 
 
@@ -103,7 +103,7 @@ async def test_a_pgbouncer_that_keeps_no_statements_is_told_from_others(
 async def test_a_handlers_statements_may_come_again_and_again(
     harness: PostgresHarness, bouncer: PgBouncer, colour: str
 ) -> None:
-    """A driver that gives them names would find the names taken: by the last handler, on the same server."""
+    """If the driver named its statements, the names would be taken: by the last handler on the same server."""
     run = await claimed(harness)
     store = PostgresStore(bouncer.through(harness.url))
     await store.open()
@@ -118,7 +118,7 @@ async def test_a_handlers_statements_may_come_again_and_again(
 
 
 async def test_a_worker_behind_pgbouncer_is_woken(harness: PostgresHarness, bouncer: PgBouncer) -> None:
-    """It would find the job by itself within the hour."""
+    """Without the doorbell, the worker would find the job only within the hour."""
     url = bouncer.through(harness.url)
     async with Jobs(url, listen_url=harness.url) as working, Jobs(url) as enqueuing:
 
@@ -128,6 +128,6 @@ async def test_a_worker_behind_pgbouncer_is_woken(harness: PostgresHarness, boun
 
         await working.start(poll=3600.0)
         while await harness.fetch(WAITING) == []:
-            pass  # each look is a round trip
+            pass  # each query is a round trip, so no sleep is needed
         made = await enqueuing.enqueue("mail")
         assert (await enqueuing.wait(made.id, timeout=60)).result == "sent"

@@ -1,6 +1,6 @@
-"""Waits against all that may come at the same moment, on real connections: no signal is lost, none is read twice.
+"""Waits against everything that may happen at the same moment, on real connections: each signal is read exactly once.
 
-Each race is run hundreds of times. Which side wins is up to the server: what is checked holds whoever does.
+Each race runs hundreds of times. The server decides which side wins: the checks hold in either case.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ async def signal(store: Store, job_id: str, data: Any, signal_id: str | None = N
 
 
 async def at_once(*calls: Awaitable[Any]) -> list[Any]:
-    """Await all, in any order, at about the same time."""
+    """Await all calls at about the same time, in random order; return their answers."""
 
     async def late(call: Awaitable[Any]) -> Any:
         await asyncio.sleep(random.random() * 0.002)
@@ -45,7 +45,7 @@ async def at_once(*calls: Awaitable[Any]) -> list[Any]:
 
 
 async def settle(store: Store, run: Job, outcome: Outcome) -> Verdict:
-    """As a worker does: if a cancel came in between, it decides again."""
+    """Settle as a worker does: if a cancel came in between, decide again."""
     [verdict] = (await store.settle([settlement(run, outcome, ran=0.0)])).verdicts
     if verdict.answer is Answer.CHANGED:
         assert verdict.status is Status.CANCEL_REQUESTED
@@ -55,7 +55,7 @@ async def settle(store: Store, run: Job, outcome: Outcome) -> Verdict:
 
 
 async def claimed(harness: Harness, *, done: Sequence[str] = ()) -> Job:
-    """A new job that w1 runs, after these steps."""
+    """Return a new job that w1 runs, after these steps."""
     await harness.insert(real_job())
     [run] = (await harness.store.claim(Claim("w1", LANES, 1, 600.0))).jobs
     await harness.store.checkpoint([mark(run, name, "succeeded") for name in done])
@@ -85,7 +85,7 @@ async def unread(harness: Harness, job_id: str) -> list[int]:
 
 
 async def test_every_signal_is_read_once_and_in_order(harness: Harness) -> None:
-    """Handlers that wait for four signals each, while two clients send two at once. Some are sent twice, with an id."""
+    """Each handler waits for four signals; two clients send two at once. They send some signals twice, with an id."""
     jobs, each = 60, 4
     new = [real_job() for _ in range(jobs)]
     await harness.insert(*new)
@@ -122,7 +122,7 @@ async def test_every_signal_is_read_once_and_in_order(harness: Harness) -> None:
             answers = await at_once(*calls, signal(stores[0], job_id, 10 * n + 1, f"{n}-1"))
             assert sum(answer.done for answer in answers) == 2
             [refused] = [answer for answer in answers if not answer.done]
-            assert refused.why == "known" or refused.status is Status.COMPLETED  # it may have read them all by then
+            assert refused.why == "known" or refused.status is Status.COMPLETED  # it may have read all by then
 
     await asyncio.gather(*(work(store, f"w{n}") for n, store in enumerate(everyone[:3])), send(everyone[3:]))
     found = await harness.fetch("SELECT job_id, data FROM _jobs_signals ORDER BY job_id, seq")
@@ -151,7 +151,7 @@ async def test_a_signal_comes_when_a_run_is_about_to_wait(harness: Harness) -> N
         answer, sent = await at_once(wait_for(run), signal(other, run.id, 1))
         assert sent.done
         row = await harness.row(run.id)
-        if answer.state is StepState.SUCCEEDED:  # it was there in time
+        if answer.state is StepState.SUCCEEDED:  # the signal was there in time
             ways.add("read")
             assert (answer.result, row.job.status) == ("1", Status.PROCESSING)
             await harness.store.settle([settlement(run, Completed(), ran=0.0)])
@@ -168,7 +168,7 @@ async def test_a_signal_comes_when_a_run_is_about_to_wait(harness: Harness) -> N
 
 @pytest.mark.parametrize("timer", ["promote", "resume", "wake"])
 async def test_a_signal_comes_when_the_time_is_over(harness: Harness, timer: str) -> None:
-    """It is resumed once. The signal is there, so it is what the run gets."""
+    """The job is resumed once. The signal is there, so the run gets the signal."""
     other = await harness.another()
     ends: dict[str, Any] = {
         "promote": lambda run: other.promote(),
@@ -189,7 +189,7 @@ async def test_a_signal_comes_when_the_time_is_over(harness: Harness, timer: str
 
 
 async def test_a_signal_is_read_or_stays_unread_when_its_wait_times_out(harness: Harness) -> None:
-    """Time is up when the run looks: either the signal was there, or the next wait gets it."""
+    """The wait is over when the run looks. The run gets the signal if it is there; otherwise the next wait gets it."""
     other = await harness.another()
     for _ in range(ROUNDS):
         run = await waiting(harness, seconds=0.001)
@@ -253,7 +253,7 @@ async def test_a_cancel_comes_when_a_run_is_about_to_wait(harness: Harness, done
 
 
 async def test_a_rescue_and_a_resume_when_a_run_waits(harness: Harness) -> None:
-    """A run ends once: it waits, and its time is over at once; or its worker is taken for dead."""
+    """A run ends once: either it waits, and its wait times out at once, or its worker is taken for dead."""
     other, third = await stores(harness, 2)
     rescue = Rescue(by="m1", backoff=[60.0], workers=["w1"])
     answers = set()

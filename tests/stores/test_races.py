@@ -1,4 +1,4 @@
-"""Real connections, the real clock: nothing is given twice, nothing is lost, nobody waits in a circle."""
+"""Real connections and the real clock: no job is given twice, no job is lost, and there are no deadlocks."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.mark.parametrize("merged", [False, True])
 async def test_no_job_is_claimed_twice(real_store: Harness, merged: bool) -> None:
-    """5,000 jobs, 12 workers, four lanes; alone, or with the settlement of the last batch."""
+    """5,000 jobs, 12 workers, four lanes. Each claim comes alone, or with the settlement of the last batch."""
     topics = ["a", "b", "c", "d"]
     total = 5000
     await real_store.insert(*[real_job(topics[i % 4], priority=i % 3) for i in range(total)])
@@ -60,7 +60,7 @@ async def test_no_job_is_claimed_twice(real_store: Harness, merged: bool) -> Non
 
 
 async def test_workers_of_one_store_share_it(real_store: Harness) -> None:
-    """Many tasks on one store object: its pool, its one writer, whatever it remembers between claims."""
+    """Many tasks share one store object: its pool, its one writer, and what it remembers between claims."""
     await real_store.insert(*[real_job() for _ in range(1000)])
     taken: list[str] = []
 
@@ -73,7 +73,7 @@ async def test_workers_of_one_store_share_it(real_store: Harness) -> None:
 
 
 async def test_given_back_while_others_claim(real_store: Harness) -> None:
-    """Every job goes through many hands, and each hand holds it alone."""
+    """Every job goes to many workers in turn, and each holds it alone."""
     await real_store.insert(*[real_job() for _ in range(40)])
     holders: dict[str, str] = {}
     runs: Counter[str] = Counter()
@@ -86,7 +86,7 @@ async def test_given_back_while_others_claim(real_store: Harness) -> None:
                 holders[job.id] = name
                 runs[job.id] += 1
             for job in jobs:
-                del holders[job.id]  # before the store can know
+                del holders[job.id]  # before the store gives it to another worker
             settled = await store.settle([settlement(job, Released()) for job in jobs])
             assert all(verdict.answer is Answer.APPLIED for verdict in settled.verdicts)
 
@@ -138,7 +138,7 @@ async def _progress(store: Store, jobs: Sequence[Job]) -> None:
 
 async def _settle(store: Store, jobs: Sequence[Job]) -> None:
     settled = await store.settle([settlement(job, Failed("x", final=True)) for job in jobs])
-    # Whoever came first, the others are told so; or that it was deleted since.
+    # The first call wins. The others are told so, or that the job was deleted since.
     assert {verdict.answer for verdict in settled.verdicts} <= {Answer.APPLIED, Answer.ALREADY, Answer.LOST}
 
 
@@ -191,7 +191,7 @@ async def test_batches_in_opposite_order_never_wait_in_a_circle(real_store: Harn
         await asyncio.gather(*(work(n, store) for n, store in enumerate(everyone)))
         rows = await real_store.rows()
         if case in ("settle", "cancel"):
-            assert {len(rows[job.id].history) for job in jobs} == {1}  # eight tried, one did
+            assert {len(rows[job.id].history) for job in jobs} == {1}  # eight tried, one succeeded
     assert await deadlocks(real_store) == 0
 
 
@@ -199,7 +199,7 @@ async def test_batches_in_opposite_order_never_wait_in_a_circle(real_store: Harn
 
 
 async def test_a_run_ends_once(real_store: Harness) -> None:
-    """The lease is over; the worker settles, its heartbeat beats, and three rescuers are at it, all at once."""
+    """The lease has expired. At the same time the worker settles, its heartbeat beats, and three rescuers rescue."""
     worker, heart, *rescuers = await stores(real_store, 5)
     seen: Counter[str] = Counter()
     for n in range(25):
@@ -227,7 +227,7 @@ async def test_a_run_ends_once(real_store: Harness) -> None:
 
 
 async def test_a_run_does_not_end_while_a_rescue_decides(real_store: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rescue has locked the job: the worker's settlement waits for it, and comes too late."""
+    """The rescue has locked the job. So the worker's settlement waits for the rescue, and comes too late."""
     if real_store.kind == "sqlite":
         pytest.skip("it has one write lock for all")
     await real_store.insert(real_job("mail"))
@@ -243,7 +243,7 @@ async def test_a_run_does_not_end_while_a_rescue_decides(real_store: Harness, mo
     rescue = asyncio.create_task(real_store.store.move_due(Rescue(by="m", backoff=[1.0])))
     await decides.wait()
     settle = asyncio.create_task(real_store.store.settle([settlement(job, Failed("no"), ran=0.0)]))
-    await asyncio.wait([settle], timeout=0.5)  # without the lock it ends at once
+    await asyncio.wait([settle], timeout=0.5)  # without the lock the settlement would end at once
     goes_on.set()
     assert [one.id for one in await rescue] == [job.id]
     assert [verdict.answer for verdict in (await settle).verdicts] == [Answer.LOST]
@@ -261,7 +261,7 @@ async def test_maintenance_by_many_at_once_does_everything_once(real_store: Harn
     timed_out = await asyncio.gather(
         *(store.move_due(CancelTimeout(by="m", grace=0.0), 40) for store in everyone for _ in range(2))
     )
-    # A pass leaves out what another has locked: at most once each, and nothing is left when all is quiet.
+    # A pass skips rows that another pass has locked. So each job moves at most once, and a last pass finds the rest.
     expired.append(await real_store.store.move_due(Expire(by="m")))
     timed_out.append(await real_store.store.move_due(CancelTimeout(by="m", grace=0.0)))
     for answers in (expired, timed_out):
@@ -276,7 +276,8 @@ async def test_maintenance_by_many_at_once_does_everything_once(real_store: Harn
 
 @pytest.mark.timeout(300)
 async def test_several_processes_on_one_database(real_store: Harness) -> None:
-    """Each inserts 300 and completes what it gets: no "database is locked", and every job is completed once."""
+    """Each process inserts 300 jobs and completes those that it gets. None gets "database is locked", and every job is
+    completed once."""
     command = [sys.executable, "-m", "tests.stores.processes", "everything", target_of(real_store)]
     running = [
         await asyncio.create_subprocess_exec(

@@ -133,7 +133,7 @@ values = st.recursive(
 
 
 def same(one: Any, two: Any) -> bool:
-    """Equal, and of the same kind: 1, 1.0 and True are equal in Python; so are 0.0 and -0.0."""
+    """Return True if both are equal and of the same type. In Python, 1, 1.0 and True are equal; so are 0.0 and -0.0."""
     if type(one) is not type(two):
         return False
     if isinstance(one, dict):
@@ -250,7 +250,7 @@ async def test_silence_is_answered_in_the_end(store: Harness) -> None:
 
 
 async def drained(store: Any) -> None:
-    """Until nothing of what happened before is left to be told."""
+    """Return once the store has told of everything that happened before."""
     async with asyncio.timeout(20):
         while await store.wait_for_work(0.2):
             pass

@@ -1,7 +1,7 @@
-"""list, stats and prune look at a bounded part of the tables, however large these are and whatever is known of them.
+"""list, stats and prune read a bounded part of the tables, whatever their size and whatever the statistics say.
 
-PostgreSQL counts blocks, SQLite steps of its virtual machine, in a crowd that the statistics say nothing of. No plan
-reads a table of jobs from end to end.
+PostgreSQL counts blocks, SQLite counts steps of its virtual machine, in a crowd that the statistics do not know of. No
+plan reads a table of jobs from end to end.
 """
 
 import re
@@ -32,7 +32,7 @@ from tests.stores.test_postgres_plans import FETCHED
 from tests.stores.test_postgres_plans import NOISE as POSTGRES_NOISE
 from tests.stores.test_sqlite_plans import NOISE, lessened, migrated_database, shares
 
-# The ids of that noise are no UUIDs, which pages can't do without.
+# The ids of that noise are not UUIDs, but pages need UUIDs.
 SQLITE_NOISE = [
     re.sub(r"'\w+ ' \|\| n", f"printf('{digit}%07x-0000-4000-8000-000000000000', n)", statement)
     for digit, statement in enumerate(NOISE)
@@ -119,9 +119,9 @@ def measure(database: SqliteConnection) -> dict[str, int]:
     return taken
 
 
-# What may be looked at, in rows. A row costs SQLite up to 35 steps, PostgreSQL two blocks.
+# How many rows a read may look at. A row costs SQLite up to 35 steps, and PostgreSQL two blocks.
 ROWS = dict.fromkeys(FILTERS, 30_000) | {
-    "topic": 130_000,  # no index of the table of live jobs has topics in the order of ids: up to BUDGET rows
+    "topic": 130_000,  # no index of live jobs has topics in the order of ids: up to BUDGET rows
     "topics": 150_000,
     "created": 50,
     "created, of a topic": 50,
@@ -143,12 +143,12 @@ ROWS = dict.fromkeys(FILTERS, 30_000) | {
     "stats of a topic": 110_000,
     "prune": 60,
 }
-MANY = 1000  # from here on a bound follows from a budget
+MANY = 1000  # a bound of at least this many rows follows from a budget
 
 
 @pytest.fixture
 def bounds(share: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """As ROWS says, with all budgets cut down like the crowd."""
+    """Return the bounds of ROWS, with all budgets cut down like the crowd."""
     for name in ("MAX_TOTAL", "WINDOW", "BUDGET"):
         monkeypatch.setattr(listing, name, getattr(listing, name) // share)
     monkeypatch.setattr(queries, "BOUND", MAX_LIVE // share + 1)
@@ -186,7 +186,7 @@ def test_sqlite_reads_no_table_from_end_to_end(database: SqliteConnection) -> No
     ]
 )
 async def store(request: pytest.FixtureRequest, migrated_url: str) -> AsyncIterator[PostgresStore]:
-    """As the store opens its sessions, and as PgBouncer would have them."""
+    """Yield a store with the sessions that it opens itself, and with those that PgBouncer would give it."""
     async with opening(PostgresStore(f"{migrated_url}?pool_size=2&{request.param}")) as store:
         yield store
 
@@ -199,7 +199,7 @@ async def blocks(connection: Any, read: Any) -> int:
 
 
 async def search(connection: Any, filter: Filter) -> None:
-    """As the store does it, on this connection."""
+    """Search as the store does, on this connection."""
     steps = listing.find(filter, check_place(20, 0, None))
     answer: Seen | None = None
     while True:
@@ -214,7 +214,7 @@ async def search(connection: Any, filter: Filter) -> None:
 @pytest.mark.timeout(300)
 @shares
 async def test_postgres_looks_at_a_bounded_part(store: PostgresStore, share: int, bounds: dict[str, int]) -> None:
-    """A row is at most two blocks, one of an index and one of the table; a leap is a few."""
+    """A row costs at most two blocks, one of an index and one of the table. A leap costs a few blocks."""
     sql = store._sql
     async with store._connections.acquire() as connection:
         tables = await connection.fetch(
@@ -261,11 +261,11 @@ async def test_postgres_reads_no_table_from_end_to_end(store: PostgresStore) -> 
 
 
 async def test_stats_count_ready_jobs_in_their_index_alone(real_store: Harness) -> None:
-    """The rows themselves are read only of jobs whose run_at was over when they came."""
+    """The store reads table rows only for jobs whose run_at was past when they were enqueued."""
     if isinstance(real_store, SqliteHarness):
         text = sql("stats").replace("{of_topic}", "")
         found = await real_store.fetch(f"EXPLAIN QUERY PLAN {re.sub(r':[a-z]+', '1', text)}")
-        scan, least = "USING COVERING INDEX _jobs_claim", 3  # of each way to count, and of the look which one it is
+        scan, least = "USING COVERING INDEX _jobs_claim", 3  # 2 ways to count, 1 to choose the way
     else:
         text = Statements("public").stats.replace("$1::int", "100").replace("$2::int", "100")
         await real_store.insert(*(job() for _ in range(5000)))

@@ -1,4 +1,4 @@
-"""Records and the audit: nobody undoes what another has written, and every change says who made it."""
+"""Records and the audit: no client undoes what another has written, and every change names its author."""
 
 import asyncio
 import itertools
@@ -94,7 +94,7 @@ async def test_the_audit_tells_who_and_why_the_newest_first(store: Harness) -> N
 
 
 async def test_the_audit_is_filtered(store: Harness) -> None:
-    """By all that is given; what bulk actions did to a job is told with the job."""
+    """By all given filters. The audit of a job includes what bulk actions did to it."""
     mail, bills = await store.add("mail"), await store.add("bills")
     await store.store.move([mail], Cancel(by="ann"))
     await store.advance(60)

@@ -1,4 +1,4 @@
-"""The workers' register: report, retire, workers. And what a worker holds by the record: held_by, look."""
+"""The workers' register: report, retire, workers. And which jobs a worker holds in the tables: held_by, look."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ store = paired_store
 
 
 async def test_a_later_report_says_all_anew_but_the_start(store: Harness) -> None:
-    """What a report claims about time is not believed."""
+    """The store ignores the times that a report claims."""
     later = info(host="there", pid=1, topics=(), concurrency=2, running=1, lease=7.5, stopping=True, rowlock="1.1")
     for worker in (info(), later, info(started=START, seen=START)):
         assert await store.store.report(worker) == store.now

@@ -1,4 +1,4 @@
-"""A swallowed reply: the verb was carried out, its answer was lost, the caller asks again. No second effect."""
+"""A lost reply: the store did the verb, the answer was lost, and the caller asks again. That has no second effect."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -25,7 +25,7 @@ async def everything(store: Harness) -> tuple[Any, ...]:
 
 
 async def replay(store: Harness, call: Callable[[], Awaitable[Any]], later: float = 0.5) -> Any:
-    """The second answer."""
+    """Call twice, check that the second call changes nothing, and return its answer."""
     await call()
     before = await everything(store)
     await store.advance(later)
@@ -71,7 +71,7 @@ async def test_insert(store: Harness) -> None:
 
 
 async def test_insert_when_it_was_deleted_in_between_is_a_new_job(store: Harness) -> None:
-    """The one thing that a repeat can't know. Completed jobs stay a day for its sake; deleting is a person's wish."""
+    """A repeat can't know of a deleted job. Completed jobs stay a day for repeats, but an operator may delete them."""
     new = job()
     await store.store.insert([new])
     await store.store.move([new.id], Delete(by="ann"))
@@ -80,7 +80,7 @@ async def test_insert_when_it_was_deleted_in_between_is_a_new_job(store: Harness
 
 
 async def test_claim(store: Harness) -> None:
-    """Nobody runs what was claimed in vain, until its lease is over; the others are not held up."""
+    """No worker runs the jobs of a lost claim until their leases have expired. Other jobs are claimed meanwhile."""
     await store.insert(*[job() for _ in range(5)])
     lost, again = [ids((await store.claim(limit=2)).jobs) for _ in range(2)]
     assert not set(lost) & set(again)
@@ -102,7 +102,7 @@ async def test_settle(store: Harness, name: str, cancelled: bool) -> None:
     if cancelled:
         await store.store.move(ids(runs), Cancel(by="ann"))
     wishes = [settlement(await store.job(run.id), OUTCOMES[name], ran=0.25) for run in runs]
-    await store.store.settle(wishes[:1])  # half of it is new
+    await store.store.settle(wishes[:1])  # the next settle repeats this one and adds two
     answer = await replay(store, lambda: store.store.settle(wishes))
     assert {v.answer for v in answer.verdicts} == {Answer.ALREADY}
 
@@ -124,13 +124,13 @@ async def test_heartbeat_and_progress(store: Harness) -> None:
     before = await store.row(claimed.id)
     await store.advance(1)
     await store.store.heartbeat([beat], LEASE)
-    assert await store.row(claimed.id) == before  # neither started again nor shortened
+    assert await store.row(claimed.id) == before  # the start mark and the lease stay as they are
     report = Progress(claimed.id, 1, 50.0, "stage", "message")
     await replay(store, lambda: store.store.progress([report]), later=0.0)
 
 
 async def test_update_says_again_what_it_said(store: Harness) -> None:
-    """Two equal edits are one edit; that it was asked for twice stays on record."""
+    """Two equal edits have the effect of one, but the history shows that a client asked twice."""
     job_id = await store.add()
     edit = Edit(priority=7, payload='{"a":1}', tags=("t",), run_at=START)
     await store.store.move([job_id], Update(by="ann", edit=edit))

@@ -1,4 +1,4 @@
-"""Retention by status and topic; prune's bounds. What prune does without topics stands in test_maintenance."""
+"""Retention by status and topic, and the bounds of prune. test_maintenance.py tests prune without topics."""
 
 from typing import Any
 
@@ -85,7 +85,7 @@ async def test_not_a_moment_too_early(store: Harness) -> None:
 
 
 async def test_a_limit_is_for_all_together_and_nothing_starves(store: Harness) -> None:
-    """What one topic keeps for ever stands at the old end of the index; the others are found behind it."""
+    """Jobs that one topic keeps for ever stay at the old end of the index. Prune finds the other jobs behind them."""
     for _ in range(3):
         await fill(store, "audit", "mail", "noise")
     await store.advance(30 * DAY)

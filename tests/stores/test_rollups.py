@@ -1,4 +1,4 @@
-"""Charts: what happens is counted in its minute, hour and day, once, whoever folds, crashes, prunes or is older."""
+"""Charts: each event counts once in its minute, hour and day, also after folds, crashes, prunes and upgrades."""
 
 import asyncio
 import random
@@ -41,7 +41,7 @@ def total(found: Series) -> dict[str, int]:
 
 
 async def points(store: Harness, topic: str | None = None, **more: Any) -> list[dict[str, int]]:
-    """What is not zero, of the points in which something happened."""
+    """Return the counts above zero of each point that has any."""
     return [counts(point) for point in (await series(store, topic, **more)).points if counts(point)]
 
 
@@ -50,16 +50,16 @@ async def fold(store: Store) -> None:
         pass
 
 
-# ── What counts, and when ──
+# ── Which events count, and when ──
 
 
 async def a_busy_hour(store: Harness) -> None:
-    """One of everything, each in a minute of its own."""
+    """Let one event of each kind happen, each in its own minute."""
     await store.add("bills", delay=2 * HOUR)
     await store.advance(MINUTE)
     await store.settled(Completed())
     await store.advance(MINUTE)
-    await store.settled(Failed("boom"))  # tried again in 10 seconds
+    await store.settled(Failed("boom"))  # retried in 10 seconds
     await store.advance(MINUTE)
     await store.store.promote()
     [again] = (await store.claim()).jobs
@@ -95,7 +95,7 @@ async def test_what_happens_is_counted_in_its_minute_before_and_after_folding(st
 
 
 async def test_what_came_and_went_tells_how_many_are_not_done(store: Harness) -> None:
-    """Whatever was done to them, by whom."""
+    """The difference tells it after any random operations of workers and operators."""
     chance = random.Random(11)
     everything: list[str] = []
     sums: dict[str, int] = {}
@@ -128,7 +128,7 @@ async def test_what_came_and_went_tells_how_many_are_not_done(store: Harness) ->
 
 
 async def test_minutes_hours_and_days_tell_the_same(store: Harness) -> None:
-    """Over two midnights."""
+    """The range covers at least two midnights."""
     chance = random.Random(3)
     for _ in range(30):
         await store.advance(chance.uniform(0, 4 * HOUR))
@@ -150,7 +150,7 @@ async def test_minutes_hours_and_days_tell_the_same(store: Harness) -> None:
 
 
 async def test_a_minute_an_hour_and_a_day_begin_with_their_first_microsecond(store: Harness) -> None:
-    midnight = datetime(2026, 3, 29, tzinfo=store.now.tzinfo)  # clocks go forward in Europe in that night, not here
+    midnight = datetime(2026, 3, 29, tzinfo=store.now.tzinfo)  # clocks go forward in Europe that night, not in UTC
     for microseconds in (-1, 0, 1, 59_999_999, 60_000_000, 3_600_000_000 - 1, 3_600_000_000, 86_400_000_000 - 1):
         store.now = midnight
         await store.advance(microseconds / 1e6)
@@ -181,7 +181,7 @@ async def test_the_database_s_time_zone_has_no_part_in_it(store: Harness) -> Non
     assert [span for span, _ in found] == list(KEPT)
 
 
-# ── What does not count ──
+# ── Which events do not count ──
 
 
 async def test_what_was_there_before_is_not_enqueued_again(store: Harness) -> None:
@@ -208,7 +208,7 @@ async def test_what_neither_ended_nor_failed_is_no_run(store: Harness, outcome: 
 
 
 async def test_a_requeue_takes_nothing_back(store: Harness) -> None:
-    """The totals say how jobs have ended; a chart says what happened."""
+    """The totals say how jobs have ended. A chart says which events happened."""
     failed = await store.settled(Failed("no", final=True))
     await store.advance(MINUTE)
     [answer] = await store.store.move([failed.id], Requeue(by="ann"))
@@ -227,11 +227,11 @@ async def test_what_is_refused_is_not_counted(store: Harness) -> None:
     assert total(await series(store)) == {"enqueued": 1, "completed": 1}
 
 
-# ── How long ──
+# ── How long jobs wait and run ──
 
 
 async def test_waits_and_runs_of_what_completed_and_failed(store: Harness) -> None:
-    """`ran` may say more than there was between claim and end: then it began with its claim."""
+    """`ran` may be longer than the time from claim to end. Then the run counts from its claim."""
     lives: list[tuple[float, float, Outcome]] = [
         (1.0, 5.0, Completed()), (2.0, 6.0, Failed("boom")), (3.0, 7.0, Failed("no", final=True)), (9.0, 9.0, GaveUp()),
     ]  # fmt: skip
@@ -273,7 +273,7 @@ async def test_percentiles_of_many_batches_and_topics(store: Harness) -> None:
 
 
 async def test_both_stores_mean_the_same_buckets(real_postgres_store: PostgresHarness) -> None:
-    """PostgreSQL counts them by itself."""
+    """PostgreSQL computes the bucket in SQL. It must agree with the Python code."""
     seconds = [0.0, -1.0, 1e-7, 3e-6, 0.00123, 0.5, 1.05, 7.7, 86_400.0, 4e8, 1e12]
     noted = ", ".join(f"({one})" for one in seconds)
     expression = Statements('"public"').fold_counts.split("timed.runs) AS seconds")[0].rsplit("minute, ", 1)[1]
@@ -283,7 +283,7 @@ async def test_both_stores_mean_the_same_buckets(real_postgres_store: PostgresHa
     assert [row[0] for row in found] == [bucket(one) for one in seconds]
 
 
-# ── What they outlive ──
+# ── What rollups outlive ──
 
 
 async def test_charts_outlive_prune_delete_and_restart(store: Harness) -> None:
@@ -316,12 +316,12 @@ async def test_rollups_are_kept_as_long_as_their_span_is(store: Harness) -> None
         assert await store.store.tidy("sweep_rollups", 10_000) == 0
         await store.advance(1)
         assert await store.store.tidy("sweep_rollups", 1) == 1
-        assert await store.store.tidy("sweep_rollups", 10_000) == 1  # one for the topic, one for all
+        assert await store.store.tidy("sweep_rollups", 10_000) == 1  # one rollup for the topic, one for all topics
         kept.append(sorted(row[0] for row in await store.fetch("SELECT DISTINCT span FROM _jobs_rollups")))
     assert kept == [[3600, 86_400], [86_400], []]
 
 
-# ── Who may only enqueue ──
+# ── Notes of roles that may only enqueue ──
 
 
 async def test_a_note_that_anybody_can_make_says_nothing_that_can_not_be(real_postgres_store: PostgresHarness) -> None:
@@ -343,7 +343,7 @@ async def test_a_note_that_anybody_can_make_says_nothing_that_can_not_be(real_po
     ]  # fmt: skip
 
 
-# ── Who is older ──
+# ── Older releases ──
 
 
 async def test_what_an_older_release_counts_is_in_the_charts_as_far_as_it_knows(
@@ -368,7 +368,7 @@ async def test_an_older_release_folds_nothing_that_would_be_missing_in_the_chart
     await real_postgres_store.settled(Completed())
     assert isinstance(real_postgres_store.store, PostgresStore)
     assert [row[0] for row in await real_postgres_store.store._fetch(OLD_FOLD)] == [0]
-    # One that knows of rollups, and not that requeues are counted.
+    # A release that knows rollups, but does not count requeues.
     await real_postgres_store.execute(
         "BEGIN; SET LOCAL application_name = 'rowlock'; SET LOCAL rowlock.folds = 'rollups'; "
         "DELETE FROM _jobs_counts; COMMIT"
@@ -377,7 +377,7 @@ async def test_an_older_release_folds_nothing_that_would_be_missing_in_the_chart
     assert total(await series(real_postgres_store)) == {"enqueued": 1, "completed": 1}
 
 
-# ── Many at once ──
+# ── Many clients at once ──
 
 
 async def test_many_fold_while_others_work_and_nothing_is_lost_or_counted_twice(real_store: Harness) -> None:
@@ -427,7 +427,7 @@ async def test_those_who_fold_are_killed_while_others_work(real_store: Harness) 
 
 
 async def check_against_rows(store: Harness) -> None:
-    """Nothing was deleted: so charts, totals and rows must tell the same, of every topic, before and after folding."""
+    """No job was deleted. So charts, totals and rows must agree for every topic, before and after folding."""
     rows = list((await store.rows()).values())
     for _ in range(2):
         for topic in (None, *{row.job.topic for row in rows}):
@@ -445,4 +445,4 @@ async def check_against_rows(store: Harness) -> None:
         assert sum(len(Sketch.unpack(runs)) for of, runs in packed if of == span) == len(measured)
 
 
-assert LEASE < MINUTE  # `a_busy_hour` loses one in a minute
+assert LEASE < MINUTE  # `a_busy_hour` lets a lease expire within a minute

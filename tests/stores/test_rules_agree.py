@@ -1,4 +1,4 @@
-"""A rule means the same everywhere: to a judge of the tests' own, in memory, and in the SQL of each store."""
+"""A rule means the same everywhere: to the judge in rule_oracle.py, in memory, and in the SQL of each store."""
 
 import os
 import random
@@ -23,7 +23,7 @@ from tests.stores.rule_oracle import One, every_case, judge, some_case, written
 from tests.stores.test_where import filled
 
 store = shared_store
-RULES = int(os.environ.get("ROWLOCK_TEST_RULES", "400"))  # at random, each with claims of its own, on every job
+RULES = int(os.environ.get("ROWLOCK_TEST_RULES", "400"))  # random rules, each with its own claims, checked on every job
 TOGETHER = 50  # rules in one statement
 
 
@@ -32,7 +32,7 @@ async def rows_of(store: Harness) -> list[dict[str, Any]]:
 
 
 async def in_sql(store: Harness, conditions: list[Condition]) -> list[set[str]]:
-    """The ids of the jobs, live and archived, that meet each condition."""
+    """Return for each condition the ids of the jobs, live and archived, that meet it."""
     found: list[set[str]] = [set() for _ in conditions]
     for archived in (False, True):
         step = WalkPart(Walk(archived, "id"), None, 0, 0)
@@ -82,7 +82,7 @@ async def test_a_judge_memory_and_sql_always_agree(store: Harness) -> None:
 
 
 async def test_lists_find_what_the_judge_says(store: Harness) -> None:
-    """The whole way, with its walks along indexes."""
+    """This checks the whole of `list`, with its walks along indexes."""
     chance = random.Random(store.kind)
     await filled(store, chance)
     rows = await rows_of(store)

@@ -1,4 +1,4 @@
-"""A version that was given twice: the database has lost a claim, or an id was used again. The worker's name decides."""
+"""Two runs with the same version: the database lost a claim, or an id was used again. The worker's name decides."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ from tests.stores.conftest import paired_store, shared_store
 from tests.stores.harness import LEASE, OUTCOMES, Harness, claim_by, job, settlement
 
 store = paired_store
-unpaired = shared_store  # a claim need not know yet what its own settle leaves for later
+unpaired = shared_store  # stores differ on what the claim of a settle sees of that settle
 
 LOST, KEPT, CANCEL = Hold.LOST, Hold.KEPT, Hold.CANCEL
 
 
 async def given_twice(store: Harness, *, worker: str = "B") -> tuple[Job, Job]:
-    """A's run, of which nothing is known any more, and B's of the same version."""
+    """Return worker A's run, which the database has forgotten, and B's run of the same version."""
     a = await store.claimed("A")
     await store.forget_claims()
     [b] = (await store.claim(worker)).jobs
@@ -45,7 +45,7 @@ async def answers(store: Harness, *wishes: Settlement) -> list[Answer]:
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_the_run_that_was_forgotten_writes_nothing(store: Harness, cancelled: bool) -> None:
-    """Nor when the other is to be cancelled."""
+    """This also holds if the run of the other worker has a cancel request."""
     a, b = await given_twice(store)
     if cancelled:
         await store.store.move([b.id], Cancel(by="ann"))
@@ -115,7 +115,7 @@ async def test_a_repeat_is_known_when_others_have_run_it_since(store: Harness) -
 
 async def test_a_run_that_was_taken_away_is_nobodys_repeat(store: Harness) -> None:
     a, b = await given_twice(store)
-    await store.store.move_due(Rescue(by="A", backoff=[0.0], workers=["B"]))  # A takes it away: that is no run of A's
+    await store.store.move_due(Rescue(by="A", backoff=[0.0], workers=["B"]))  # A only rescues it: that gives A no run
     before = await store.rows()
     for run in (a, b):
         for outcome in OUTCOMES.values():
@@ -173,7 +173,7 @@ async def test_both_in_one_batch(store: Harness, first: bool, outcome: Outcome) 
 
 @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
 async def test_a_settle_can_not_end_what_its_own_claim_brings(store: Harness, outcome: Outcome) -> None:
-    """The same worker gets the same version again, in the round trip in which it settles the run that was forgotten."""
+    """One call settles the forgotten run and claims. The same worker then gets the same version again."""
     a = await store.claimed("A")
     await store.forget_claims()
     settled = await store.store.settle([settlement(a, outcome)], claim_by("A"))

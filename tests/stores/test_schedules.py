@@ -34,7 +34,7 @@ ANN = Entry("ann", "schedule.put", "mail", "because", {"n": 1})
 
 
 def schedule(name: str = "s", **fields: Any) -> Schedule:
-    """Each minute from START on; none is decided."""
+    """Return a schedule for each minute from START on, of which no time is decided yet."""
     usual: dict[str, Any] = {
         "topic": "mail",
         "when": Every(60.0),
@@ -79,7 +79,7 @@ def at(minutes: float) -> datetime:
     return START + minutes * MINUTE
 
 
-# ── What is stored ──
+# ── Storing schedules ──
 
 
 RICH = {
@@ -139,7 +139,7 @@ async def test_names_are_unique_by_scope(store: Harness) -> None:
         assert seen == [one]
 
 
-# ── Which ──
+# ── Which schedules a change concerns ──
 
 
 async def test_unknown_ids_and_names(store: Harness) -> None:
@@ -183,7 +183,7 @@ async def test_due_ones_come_oldest_first_and_no_more_than_asked(store: Harness)
 
 
 async def test_fires_against_a_model(store: Harness) -> None:
-    """Whatever is written in whatever order: a time with a job keeps it, and one without may get one."""
+    """Random writes in random order: a time that has a job keeps it, and a time without a job may get one."""
     for seed in range(12):
         await store.reset()
         rng = random.Random(seed)
@@ -265,7 +265,7 @@ async def test_a_job_knows_its_schedule_and_its_time_for_ever(store: Harness, en
         again = await store.job(new.id)
         assert (again.schedule_id, again.fire_at, again.status) == (one.id, fire_at, Status.PENDING)
     await store.store.change_schedules(Which(ids=(one.id,)), change_to(None))
-    kept = await store.job(new.id)  # of a deleted schedule
+    kept = await store.job(new.id)  # its schedule is deleted
     assert (kept.schedule_id, kept.fire_at) == (one.id, fire_at)
 
 
@@ -287,7 +287,7 @@ async def fire_next(store: Harness, one: Schedule, if_live: str) -> Fired:
 
 
 async def run(store: Harness) -> Job:
-    """The one job that can be claimed. A claim that has unblocked a job says that another one pays."""
+    """Claim the only job that can be claimed. A claim that has unblocked a job is `contended`: claim once more."""
     claimed = await store.claim()
     if not claimed.jobs and claimed.contended:
         claimed = await store.claim()
@@ -327,7 +327,7 @@ async def test_queue_lets_one_wait(store: Harness) -> None:
     assert ran.id == first.job_id
     assert (await fire_next(store, one, "queue")).reason == "live"
     await store.store.settle([settlement(ran, Completed())])
-    fifth = await fire_next(store, one, "queue")  # the second one is the head now, or will be
+    fifth = await fire_next(store, one, "queue")  # the second job is the head now, or soon
     assert fifth.job_id
     assert (await fire_next(store, one, "queue")).reason == "live"
     for expected in (second, fifth):
@@ -338,7 +338,7 @@ async def test_queue_lets_one_wait(store: Harness) -> None:
 
 
 async def test_queue_takes_all_that_were_missed(store: Harness) -> None:
-    """Without `room` nobody counts who waits."""
+    """Without `room` the store does not count the jobs that wait."""
     one = schedule(if_live="queue")
     await put(store.store, one)
     many = [keyed(one, "queue") for _ in range(5)]
@@ -366,7 +366,7 @@ async def test_replace_cancels_the_last_one(store: Harness) -> None:
 
 
 async def test_a_job_that_the_store_refuses_leaves_nothing(store: Harness) -> None:
-    """Not the fires of other schedules in the batch either."""
+    """The whole batch is rolled back, with the fires of other schedules."""
     one, other = schedule("a"), schedule("b")
     await put(store.store, one, other)
     taken = replace(job(key="k"), once=line_of("mail", None, None, "k"))
@@ -413,7 +413,7 @@ async def test_a_decision_that_raises_leaves_nothing(store: Harness) -> None:
     assert await store.rows() == {}
     assert await store.audit() == []
     [decided] = await store.store.change_schedules(Which(ids=(one.id,)), change_to(one, entries=[ANN]))
-    assert decided.schedule == one  # and the store is as good as before
+    assert decided.schedule == one  # the store is still usable
 
 
 async def test_the_audit_is_written_with_the_change(store: Harness) -> None:
@@ -428,7 +428,7 @@ async def test_the_audit_is_written_with_the_change(store: Harness) -> None:
     ]
     assert (await store.audit())[0].data == {"n": 1}
     seen = await store.store.change_schedules(Which(ids=(one.id,)), change_to(one, entries=[ANN]))
-    assert seen == []  # it is gone: nobody was asked
+    assert seen == []  # the schedule is gone, so no decision was made
     assert len(await store.audit()) == 3
 
 
@@ -535,7 +535,7 @@ async def test_old_fires_without_a_job_are_pruned(store: Harness) -> None:
     await store.advance(FIRES_KEPT)
     assert await store.store.tidy("prune_fires", 100) == 0
     await store.advance(1e-6)
-    await fire(store.store, one, Fire(fire_at=at(6), reason="live"))  # however old the time is: it is known since now
+    await fire(store.store, one, Fire(fire_at=at(6), reason="live"))  # an old time, but stored only now
     assert await store.store.tidy("prune_fires", 3) == 3
     assert await store.store.tidy("prune_fires", 3) == 2
     assert await store.store.tidy("prune_fires", 3) == 0
@@ -602,7 +602,7 @@ async def test_a_definition_that_cant_be_read_harms_nobody_else(store: Harness, 
 
 @asynccontextmanager
 async def locked(store: PostgresHarness, schedule_id: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-    """A transaction of somebody else that has the row."""
+    """Yield another connection whose transaction has locked the row."""
     other = await asyncpg.connect(store.url)
     try:
         async with other.transaction():
@@ -630,7 +630,7 @@ async def test_due_ones_that_are_locked_are_left_out(postgres_store: PostgresHar
 
 @pytest.mark.parametrize("by_name", [False, True])
 async def test_a_named_one_that_is_locked_is_waited_for(postgres_store: PostgresHarness, by_name: bool) -> None:
-    """And what the other transaction has written is seen, as is the time after it."""
+    """After the wait, the change sees what the other transaction has written, and a time after that."""
     store = postgres_store.store
     one = schedule()
     await put(store, one)
@@ -652,7 +652,7 @@ async def test_another_transaction_takes_the_name_first(postgres_store: Postgres
 
     def decide(old: Schedule | None, _: datetime) -> ScheduleChange:
         assert old is None
-        with psycopg.connect(postgres_store.url) as other:  # between our look and our write
+        with psycopg.connect(postgres_store.url) as other:  # between the store's read and its write
             other.execute("UPDATE _jobs_schedules SET name = 's'")
         return ScheduleChange(mine, [], [ANN])
 
@@ -684,7 +684,7 @@ async def test_many_put_the_same_name_at_once(real_store: Harness) -> None:
 
 
 async def test_many_fire_the_same_times_at_once(real_store: Harness) -> None:
-    """Each by its own decision. Half of them find the schedules by their ids, and don't care what was decided."""
+    """Each store decides for itself. Half of them find the schedules by id, and ignore what was decided."""
     each = [schedule(f"s{n}", upto=START, next_run_at=at(1)) for n in range(5)]
     await put(real_store.store, *each)
     stores = [await real_store.another() for _ in range(6)]
@@ -714,7 +714,7 @@ async def test_many_fire_the_same_times_at_once(real_store: Harness) -> None:
 
 
 async def test_a_fire_that_another_transaction_has_made_is_never_replaced(postgres_store: PostgresHarness) -> None:
-    """The last guard, behind the lock and the look: whoever writes past both."""
+    """The primary key is the last guard, if a transaction writes despite the lock and the read."""
     one = schedule()
     await put(postgres_store.store, one)
     store: Any = postgres_store.store
@@ -738,7 +738,7 @@ async def test_a_fire_that_another_transaction_has_made_is_never_replaced(postgr
 
 
 async def test_the_name_of_a_schedule_that_cant_be_read_is_taken(store: Harness) -> None:
-    """By an error of ours, and the row stays."""
+    """Changing it raises a RowlockError, and the row stays."""
     await put(store.store, schedule())
     await store.execute("""UPDATE _jobs_schedules SET definition = '{"topic": "mail"}'""")
     with pytest.raises(RowlockError):
@@ -748,7 +748,7 @@ async def test_the_name_of_a_schedule_that_cant_be_read_is_taken(store: Harness)
 
 
 async def test_claims_find_the_job_of_a_time_long_past(store: Harness) -> None:
-    """PostgreSQL's claims begin behind the dead index entries that they have seen."""
+    """PostgreSQL's claims begin behind the dead index entries that they have seen. They must not miss this job."""
     one = schedule()
     await put(store.store, one)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Which points a chart has: ranges, steps, and what can't be asked for."""
+"""Which points a chart has: ranges, steps, and refused requests."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -10,7 +10,7 @@ from rowlock.errors import InvalidInput
 from rowlock.stores.rollups import KEPT, Rollup
 from rowlock.stores.series import RANGES, Window, make_series, window
 
-NOW = datetime(2026, 3, 29, 12, 34, 20, tzinfo=UTC)  # in the night before, clocks went forward in Europe
+NOW = datetime(2026, 3, 29, 12, 34, 20, tzinfo=UTC)  # the night before, clocks went forward in Europe
 DAY = timedelta(days=1)
 
 

@@ -1,4 +1,4 @@
-"""settle: each outcome in each situation. The reference says what it does, and what a refused one is told."""
+"""settle: each outcome in each situation. The reference says what it does, and what a refusal answers."""
 
 import pytest
 from msgspec import structs
@@ -18,7 +18,7 @@ from tests.stores.conftest import paired_store, shared_store
 from tests.stores.harness import NOBODY, OUTCOMES, Harness, ids, job, settlement
 
 store = paired_store
-unpaired = shared_store  # for what the reference leaves open, and for large batches
+unpaired = shared_store  # for cases that the reference leaves open, and for large batches
 
 APPLIED = Verdict(Answer.APPLIED)
 LOST = Verdict(Answer.LOST)
@@ -29,7 +29,7 @@ async def settle(store: Harness, claimed: Job, outcome: Outcome, ran: float | No
     return verdict
 
 
-# ── What each does to the row ──
+# ── What each outcome does to the row ──
 
 
 @pytest.mark.parametrize("ran", [None, 0.0, 1.0, 100.0])
@@ -75,7 +75,7 @@ async def test_a_long_error_is_whole_in_last_error_and_cut_in_the_history(store:
 @pytest.mark.parametrize("name", OUTCOMES)
 @pytest.mark.parametrize("informed", [False, True])
 async def test_an_outcome_after_a_cancel_request(store: Harness, name: str, informed: bool) -> None:
-    """Decided before the worker knew of the request, or after."""
+    """The worker decides before it knows of the request, or after."""
     claimed = await store.claimed()
     await store.store.move([claimed.id], Cancel(by="ann", reason="stop"))
     seen = await store.job(claimed.id) if informed else claimed
@@ -90,7 +90,7 @@ async def test_an_outcome_after_a_cancel_request(store: Harness, name: str, info
 
 @pytest.mark.parametrize("name", OUTCOMES)
 async def test_a_repeat_is_told_so_and_another_outcome_is_lost(store: Harness, name: str) -> None:
-    """At once, after the next claim, and after the job's end."""
+    """This holds at once, after the next claim, and after the job's end."""
 
     async def check() -> None:
         before = await store.rows()
@@ -163,7 +163,7 @@ async def test_a_large_batch(unpaired: Harness) -> None:
 
 
 async def test_a_stale_and_a_current_settlement_of_one_job_in_one_batch(unpaired: Harness) -> None:
-    """Whatever their order, the stale one is lost and the current one counts."""
+    """In any order, the stale settlement is lost and the current one counts."""
     first = await unpaired.claimed()
     await unpaired.store.settle([settlement(first, Released())])
     [second] = (await unpaired.claim()).jobs

@@ -1,4 +1,4 @@
-"""A step that is not cancelable shields a run, not a job that nobody has."""
+"""A step that is not cancelable shields a run. It does not shield a job that no worker holds."""
 
 from rowlock.core.job import Status
 from rowlock.core.moves import Cancel, CancelTimeout

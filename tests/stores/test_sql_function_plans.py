@@ -9,7 +9,7 @@ from tests.stores.sql_client import SqlClient
 from tests.stores.test_postgres_plans import FETCHED
 
 JOBS = 10
-OLD = "0193fb1e-0000-7000-8000-000000000000"  # among the archive's many
+OLD = "0193fb1e-0000-7000-8000-000000000000"  # the id of an archived job, among many
 TOPICS = ("mail", "bills", "nobody_enqueues_this")
 CROWD = [
     """INSERT INTO _jobs (id, topic, status, ready, priority, run_at, created, updated, max_retries, timeout, payload)
@@ -34,7 +34,7 @@ async def sql(migrated_url: str) -> AsyncIterator[SqlClient]:
 
 
 async def blocks(sql: SqlClient, call: Callable[[], Awaitable[object]]) -> int:
-    """How many the call fetches; it is undone."""
+    """Return how many blocks the call fetches; undo the call."""
     transaction = sql.connection.transaction()
     await transaction.start()
     before: int = await sql.connection.fetchval(FETCHED)
@@ -78,7 +78,7 @@ async def test_what_a_function_touches_does_not_grow_with_the_tables(sql: SqlCli
     for statement in CROWD:
         await sql.connection.execute(statement.replace("{many}", str(many)))
     crowded = await measure(sql)
-    # A table of a few blocks is read whole; in a larger one there are some blocks on the way to each job.
+    # PostgreSQL reads a table of a few blocks whole. In a larger table it passes some blocks on the way to each job.
     allowed = {name: 2 * count + JOBS for name, count in alone.items()}
     assert {name: count for name, count in crowded.items() if count > allowed[name]} == {}, (alone, crowded)
 

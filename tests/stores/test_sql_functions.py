@@ -1,4 +1,4 @@
-"""The SQL functions: any client of PostgreSQL takes part, by the same rules as rowlock's own."""
+"""The SQL functions: any PostgreSQL client can take part, by the same rules as rowlock's Python client."""
 
 import asyncio
 import itertools
@@ -53,7 +53,7 @@ async def other(store: PostgresHarness) -> AsyncIterator[SqlClient]:
 
 
 async def raw(store: PostgresHarness, job_id: str) -> dict[str, Any]:
-    """The whole row, wherever it is, but for its id and what upkeep adds to it later."""
+    """Return the whole row, live or archived, without its id and without columns that maintenance fills later."""
     [(text,)] = await store.fetch(
         f"SELECT row_to_json(j)::text FROM _jobs j WHERE id = '{job_id}' UNION ALL "
         f"SELECT row_to_json(a)::text FROM _jobs_archive a WHERE id = '{job_id}'"
@@ -65,13 +65,13 @@ async def raw(store: PostgresHarness, job_id: str) -> dict[str, Any]:
 
 
 async def counted(store: PostgresHarness) -> list[tuple[Any, ...]]:
-    """And forgotten."""
+    """Return the counters that are not folded yet, and delete them."""
     found = await store.fetch(f"SELECT topic, {COUNTERS} FROM _jobs_counts ORDER BY topic")
     await store.execute("DELETE FROM _jobs_counts")
     return found
 
 
-# ── The same as by the library ──
+# ── The same rows as the library writes ──
 
 
 async def test_a_job_that_sql_enqueues_is_the_one_that_python_would(store: PostgresHarness, sql: SqlClient) -> None:
@@ -128,7 +128,7 @@ OUTCOMES: dict[str, tuple[Outcome, RetryPolicy, Callable[[SqlClient, SqlRun], Aw
 
 
 async def test_a_run_ends_as_it_would_in_python(store: PostgresHarness, sql: SqlClient) -> None:
-    """Row, history, archive and counters, to the letter; the clock stands still between the two."""
+    """Row, history, archive and counters are identical. The clock stands still between the two runs."""
     for name, retries, cancelled in itertools.product(OUTCOMES, (0, 2, 3), (False, True)):
         await store.reset()
         await ends_as_in_python(store, sql, name, retries, cancelled)
@@ -215,8 +215,8 @@ async def test_the_same_id_makes_one_job(store: PostgresHarness, sql: SqlClient)
 
 
 async def test_an_id_that_was_made_and_completed_behind_our_back(store: PostgresHarness, sql: SqlClient) -> None:
-    """Between the look and the insert; as if it had been there at the look and not at the insert."""
-    # A trigger that stands where the race would be: before our row is written, theirs comes into the archive.
+    """Another client makes and completes the job between the read and the insert of `enqueue_job`."""
+    # A trigger imitates the race: before the new row is written, it puts the other client's job into the archive.
     await store.execute(
         "CREATE FUNCTION meanwhile() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         "INSERT INTO _jobs_archive (id, created, updated, run_at, finished_at, timeout, template_version, priority, "
@@ -355,7 +355,7 @@ async def test_what_is_not_due_paused_expired_or_of_a_template_is_left_alone(
     everything = ("mail", "paused", "versioned")
     assert await sql.claim("w1", *everything) == []
     await store.advance(10)
-    assert len(await sql.claim("w1", *everything)) == 1  # without anybody's maintenance
+    assert len(await sql.claim("w1", *everything)) == 1  # no worker's maintenance is needed
     await store.advance(10)
     assert len(await sql.claim("w1", *everything)) == 1
 
@@ -428,7 +428,7 @@ REPEATED: dict[str, Callable[[SqlClient, SqlRun], Awaitable[str]]] = {
 
 
 async def test_a_repeat_answers_already(store: PostgresHarness, sql: SqlClient) -> None:
-    """After a COMMIT whose answer got lost; also if the job has gone on meanwhile."""
+    """The client repeats a call whose answer got lost after the COMMIT. The job may have moved on meanwhile."""
     for write, cancelled in itertools.product(REPEATED, (False, True)):
         await store.reset()
         await answers_already(store, sql, write, cancelled)
@@ -465,7 +465,7 @@ async def test_heartbeat(store: PostgresHarness, sql: SqlClient) -> None:
     after = await raw(store, run.id)
     assert {name for name in after if after[name] != before[name]} == {"locked_until"}
     await store.advance(1000)
-    assert await sql.heartbeat(run) == "kept"  # nobody has taken it back
+    assert await sql.heartbeat(run) == "kept"  # the lease has expired, but no rescue has taken the job
     assert await sql.rescue() == 0
     await store.store.move([run.id], Cancel(by="ann"))
     assert await sql.heartbeat(run) == "cancel"
@@ -495,7 +495,7 @@ async def test_a_long_error_is_cut_as_python_cuts_it(store: PostgresHarness, sql
 
 
 async def test_a_server_that_has_just_come_up_rescues_nobody(store: PostgresHarness) -> None:
-    """Its clients were locked out, and could not renew their leases."""
+    """While the server was down, its clients could not renew their leases."""
     async with client_of(store.url, virtual=False) as real:
         run = await real.claimed()
         await store.execute("UPDATE _jobs SET locked_until = '2026-01-01'")
@@ -511,7 +511,7 @@ async def test_a_server_that_has_just_come_up_rescues_nobody(store: PostgresHarn
 async def test_a_write_that_waited_for_another_s_commit_looks_again(
     store: PostgresHarness, sql: SqlClient, other: SqlClient
 ) -> None:
-    """A heartbeat's commit makes a new version of the row; the write that waited for it must not miss that."""
+    """A heartbeat's commit makes a new version of the row. A write that waited for it must still find the row."""
     for write in REPEATED.values():
         run = await sql.claimed()
         transaction = other.connection.transaction()
@@ -565,7 +565,7 @@ async def test_many_claimers_never_get_the_same_job(store: PostgresHarness, sql:
 
 @pytest.fixture
 async def idle(databases: Databases) -> AsyncIterator[tuple[SqlClient, PostgresStore]]:
-    """A client, and a worker's store that waits for work and is rung for."""
+    """Yield a client, and a worker's store that waits for work: clients ring for it."""
     async with databases.fresh() as url, opening(PostgresStore(url)) as waiting:
         await silence_after_start(waiting)
         async with client_of(url, virtual=False) as client:

@@ -1,4 +1,4 @@
-"""Where the system can tell us that a file is written to, we needn't ask all the time."""
+"""Where the operating system can report writes to a file, a store need not poll the file all the time."""
 
 import sys
 import threading
@@ -25,7 +25,7 @@ def test_a_write_and_a_call_end_the_wait(tmp_path: Path) -> None:
     assert watch.wait(60)
     threading.Timer(0.05, watch.wake).start()
     assert watch.wait(60)
-    assert not watch.wait(0.01)  # all of it was heard
+    assert not watch.wait(0.01)  # the first wait has consumed all events
     watch.close()
 
 
@@ -54,7 +54,7 @@ async def test_without_it_the_store_asks_now_and_then(tmp_path: Path, monkeypatc
 
 
 def test_the_watch_is_open_as_long_as_somebody_may_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watching thread may end before it is woken; a closed descriptor may be somebody else's by then."""
+    """The watching thread may end before a caller wakes it. By then, a closed descriptor may belong to another file."""
     ended = threading.Event()
 
     class Watch:

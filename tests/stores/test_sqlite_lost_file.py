@@ -1,5 +1,5 @@
-"""The file is deleted, moved or replaced while stores have it open: nothing is acknowledged that nobody will find, and
-all go on by themselves when a database is at the path again."""
+"""The file is deleted, moved or replaced while stores have it open. No store acknowledges a write that is lost, and all
+stores go on by themselves once a database is at the path again."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ ALL = ("", "-wal", "-shm")
 
 @pytest.fixture
 def path(tmp_path: Path, databases: Databases) -> Path:
-    """A database in a folder of its own, which is all that is in it."""
+    """Return the path of a database that is alone in its folder."""
     path = tmp_path / "here" / "jobs.db"
     path.parent.mkdir()
     return databases.file(path)
@@ -75,7 +75,7 @@ def delete_alone(path: Path) -> None:
 
 
 def move(path: Path, names: tuple[str, ...] = ALL) -> Callable[[], None]:
-    """Move it away; call what is returned to move it back."""
+    """Move the file away; return a function that moves it back."""
     away = Path(tempfile.mkdtemp(prefix="away-", dir=path.parent.parent))
     for name in names:
         shutil.move(f"{path}{name}", away / f"moved{name}")
@@ -117,7 +117,7 @@ LOSSES = [delete, delete_alone, move, move_alone, move_directory]
 
 
 async def another(path: Path, jobs: int) -> list[str]:
-    """Make a database with so many jobs in it, which is closed."""
+    """Make a database with this many jobs, close it, and return their ids."""
     await SqliteStore(path).migrate()
     async with a_store(path) as store:
         return [one.id for one in await store.insert([job() for _ in range(jobs)])]
@@ -129,24 +129,24 @@ async def deleted_and_made_anew(path: Path) -> list[str]:
 
 
 async def deleted_alone_and_made_anew(path: Path) -> list[str]:
-    """The log and the shared memory of the deleted file are still there, and in use."""
+    """Delete only the database file: its log and shared memory are still there, and in use. Make a new database."""
     delete_alone(path)
     return await another(path, 3)
 
 
 async def replaced(path: Path) -> list[str]:
-    """By `mv other.db jobs.db`."""
+    """Replace the file as `mv other.db jobs.db` does."""
     ids = await another(path.with_name("other.db"), 3)
     path.with_name("other.db").rename(path)
     return ids
 
 
 async def replaced_by_a_copy(path: Path) -> list[str]:
-    """By a backup: the same tables, with the same identity."""
+    """Replace the file by a backup: it has the same tables and the same identity."""
     ids = await another(path, 3)
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(path.with_name("copy.db"))) as target:
         source.backup(target)
-    async with a_store(path) as store:  # what the backup doesn't have
+    async with a_store(path) as store:  # the backup doesn't have these jobs
         await store.insert([job("later") for _ in range(5)])
     path.with_name("copy.db").rename(path)
     return ids
@@ -169,7 +169,7 @@ REPLACEMENTS: list[Replace] = [
 ]
 
 
-# ── What is asked of it ──
+# ── Calls to the store ──
 
 
 async def run_of(store: SqliteStore) -> Job:
@@ -179,13 +179,14 @@ async def run_of(store: SqliteStore) -> Job:
 
 
 async def notice(store: SqliteStore) -> None:
-    """A commit that comes right after another has an unknown outcome; from then on it is known that nothing is done."""
+    """Let a write fail, so that the store notices. The outcome of a commit right after another is unknown; later writes
+    are known to do nothing."""
     with pytest.raises(StoreUnavailable):
         await store.insert([job()])
 
 
 async def a_waiter(store: SqliteStore) -> "asyncio.Task[bool]":
-    """Somebody who waits for work, and has heard all that rang before."""
+    """Return a task that waits for work, after the store has heard all earlier rings."""
     while await store.wait_for_work(0.1):
         pass
     waiting = asyncio.create_task(store.wait_for_work(600.0))
@@ -225,7 +226,7 @@ VERBS: dict[str, Verb] = {**WRITES, **READS, "transaction": in_transaction}
 
 
 def at_path(path: Path, query: str = "SELECT id FROM _jobs ORDER BY id") -> list[Any]:
-    """What anyone finds who comes now: in a process of its own, which shares nothing with this one."""
+    """Return what a new process finds at the path: it shares no state with this process."""
     script = "import sqlite3, sys; print(*(row[0] for row in sqlite3.connect(sys.argv[1]).execute(sys.argv[2])))"
     run = subprocess.run([sys.executable, "-c", script, str(path), query], capture_output=True, text=True, check=True)
     return run.stdout.split()
@@ -242,7 +243,7 @@ async def test_nothing_is_acknowledged(store: SqliteStore, path: Path, lose: Cal
     for verb in VERBS.values():
         with pytest.raises(StoreUnavailable, match=GONE) as refused:
             await verb(store, run)
-        assert type(refused.value) is StoreUnavailable  # it is known that nothing was done
+        assert type(refused.value) is StoreUnavailable  # not OutcomeUnknown: the store did nothing
     assert not is_there(path)
 
 
@@ -298,10 +299,10 @@ async def test_a_transaction_of_the_applications_own_is_not_committed(store: Sql
 
 
 async def test_a_deleted_log(store: SqliteStore, path: Path) -> None:
-    """It holds the newest commits: they would be lost with the processes that have it open."""
+    """The log holds the newest commits: they would be lost with the processes that have it open."""
     [first] = await store.insert([job()])
     delete(path, ("-wal",))
-    store._use().writer.connection._log_seen = 0.0  # it is not looked at after every commit
+    store._use().writer.connection._log_seen = 0.0  # check the log now: not every commit does
     with pytest.raises(OutcomeUnknown):
         await store.insert([job()])
     for verb in (store.insert([job()]), store.claim(claim_by())):
@@ -329,7 +330,7 @@ async def test_stores_go_on_with_another_file(store: SqliteStore, path: Path, re
         lost = await run_of(store)
         waiting = await a_waiter(store)
         there = await replace(path)
-        await waiting  # a new file is a reason to look for work
+        await waiting  # a new file wakes the waiting store
         run = await run_of(other)
         assert run.id in there
         new = [one.id for store in both for one in await store.insert([job()])]
@@ -349,7 +350,7 @@ async def test_stores_go_on_with_another_file(store: SqliteStore, path: Path, re
 
 
 async def test_what_a_moved_file_had_in_its_log_is_in_it(store: SqliteStore, path: Path) -> None:
-    """Its log stays behind, and goes when another file takes its place."""
+    """The log stays behind, and is removed when another file takes the place of the database."""
     [first] = await store.insert([job()])
     move_alone(path)
     there = await another(path.with_name("other.db"), 1)
@@ -373,7 +374,7 @@ async def test_a_log_that_others_still_read_is_not_removed(store: SqliteStore, p
 
 
 async def test_a_file_that_is_not_there_yet(store: SqliteStore, path: Path, databases: Databases) -> None:
-    """No store makes one, and none goes on with half a database."""
+    """No store makes the file, and no store goes on with half a database."""
     run = await run_of(store)
     whole = await asyncio.to_thread(databases.template_file().read_bytes)
     delete(path)
@@ -388,8 +389,8 @@ async def test_a_file_that_is_not_there_yet(store: SqliteStore, path: Path, data
         for verb in (*VERBS.values(), *VERBS.values()):
             with pytest.raises(error, match=said) as refused:
                 await verb(store, run)
-            assert type(refused.value) is error  # finished work is kept, see ClaimSettle
-        assert not content or size(path) == len(content)  # an empty file is a database that is not migrated
+            assert type(refused.value) is error  # so the worker keeps finished work, see ClaimSettle
+        assert not content or size(path) == len(content)  # SQLite takes an empty file for a database without tables
         delete_alone(path)
     await asyncio.to_thread(path.write_bytes, whole)
     [new] = await store.insert([job()])
@@ -397,7 +398,7 @@ async def test_a_file_that_is_not_there_yet(store: SqliteStore, path: Path, data
 
 
 async def test_many_processes_make_the_file_at_once(store: SqliteStore, path: Path) -> None:
-    """While others have the deleted one open, whose log and shared memory are still there."""
+    """Meanwhile a store has the deleted file open, and its log and shared memory still exist."""
     await store.insert([job()])
     delete_alone(path)
     script = """
@@ -416,7 +417,7 @@ async def test_many_processes_make_the_file_at_once(store: SqliteStore, path: Pa
     assert at_path(path, "PRAGMA integrity_check") == ["ok"]
 
 
-# ── Connections of the application's own ──
+# ── Connections of the application ──
 
 
 @pytest.mark.parametrize("replace", [*REPLACEMENTS, None])
@@ -448,7 +449,7 @@ def test_a_connection_to_a_deleted_file_is_refused(path: Path, replace: Replace 
 
 @pytest.mark.parametrize("marked", [True, False])
 def test_a_first_use_inside_a_transaction_need_not_write(path: Path, marked: bool) -> None:
-    """Its lock belongs to the application."""
+    """The application's transaction holds the write lock."""
     with closing(sqlite3.connect(path)) as conn:
         if marked:
             asyncio.run(another(path, 0))
@@ -514,7 +515,7 @@ async def test_a_worker_waits_for_its_file_and_makes_none(path: Path, tmp_path: 
         await fleet.until(lambda: "was deleted or moved away" in worker.output, what="the worker to notice")
         back()
         [ended] = await fleet.ended(napping)
-        assert (ended.status, ended.version) == ("completed", 1)  # what was finished meanwhile is stored
+        assert (ended.status, ended.version) == ("completed", 1)  # the result from meanwhile is stored
 
         back = move(path)
         os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What only SQLite can get wrong: files, locks, forks, threads, other processes."""
+"""Faults that only SQLite can have: files, locks, forks, threads, other processes."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 @contextmanager
 def direct(path: Path) -> Iterator[SqliteConnection]:
-    """A migrated database without the threads of a store."""
+    """Yield a migrated database without the threads of a store."""
     with closing(connect.connect_writer(str(path), synchronous="normal", busy_timeout=5.0)) as conn:
         database = SqliteConnection(conn, str(path))
         database.migrate()
@@ -60,7 +60,7 @@ def other_connection(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def ordinary_user() -> Iterator[None]:
-    """root may do everything, so nothing could be refused."""
+    """Run as an ordinary user: root may do everything, so the system would refuse nothing."""
     if os.geteuid() != 0:
         yield
         return
@@ -80,7 +80,7 @@ def mounted(kind: str, directory: Path) -> filesystem.Mount:
 
 
 def make_directory(mode: int) -> Path:
-    """Not one of pytest's, which are closed to other users altogether."""
+    """Return a new directory with this mode. Other users can't enter the directories that pytest makes."""
     directory = Path(tempfile.mkdtemp())
     directory.chmod(mode)
     return directory
@@ -116,7 +116,7 @@ async def test_a_missing_file_is_made_by_migrate_only(tmp_path: Path) -> None:
     assert await store.migrate() == []
     await store.open()
     await store.close()
-    assert files_in(tmp_path) == ["jobs.db"]  # the last one out removes the WAL
+    assert files_in(tmp_path) == ["jobs.db"]  # the last connection that closes removes the WAL
 
 
 async def test_an_empty_file_is_a_database(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ async def test_a_changed_migration(store: SqliteStore, tmp_path: Path) -> None:
 async def test_migrating_from_many_at_once(tmp_path: Path) -> None:
     stores = [SqliteStore(tmp_path / "jobs.db") for _ in range(8)]
     applied = await asyncio.gather(*(store.migrate() for store in stores))
-    # Each is applied once; who waits for one may go on with the next.
+    # Each migration is applied once. A store that waited for one may apply the next.
     assert sorted(one.number for answer in applied for one in answer) == [one.number for one in known()]
 
 
@@ -343,7 +343,7 @@ async def test_close_does_not_wait_for_a_lock(store: SqliteStore, tmp_path: Path
         conn.execute("BEGIN IMMEDIATE")
         asked = asyncio.create_task(store.insert([job()]))
         await asyncio.sleep(0.05)
-        async with asyncio.timeout(25.0):  # and not the 30 s of busy_timeout
+        async with asyncio.timeout(25.0):  # less than the 30 s of busy_timeout
             await store.close()
         with pytest.raises(errors.StoreBusy):
             await asked
@@ -353,7 +353,7 @@ async def test_a_cancelled_verb_that_has_not_begun_is_not_done(store: SqliteStor
     new = job()
     with other_connection(tmp_path / "jobs.db") as conn:
         conn.execute("BEGIN IMMEDIATE")
-        first = asyncio.create_task(store.promote())  # holds up the writer
+        first = asyncio.create_task(store.promote())  # keeps the writer busy
         await asyncio.sleep(0.05)
         second = asyncio.create_task(store.insert([new]))
         third = asyncio.create_task(store.steer_topic("mail", "pause", by="ann"))
@@ -367,7 +367,7 @@ async def test_a_cancelled_verb_that_has_not_begun_is_not_done(store: SqliteStor
     assert await store.paused() == []
 
 
-# ── Locks, and what else a disk does ──
+# ── Locks and disk errors ──
 
 
 async def test_what_is_quick_does_not_wait_behind_a_long_reading(store: SqliteStore) -> None:
@@ -396,14 +396,14 @@ async def test_busy_for_too_long(store: SqliteStore, tmp_path: Path) -> None:
             conn.execute("BEGIN IMMEDIATE")
             with pytest.raises(errors.StoreBusy, match=r"jobs\.db was locked by others for more than 0\.2 s"):
                 await patient.insert([job()])
-            assert await patient.read(["x"], Job) == {}  # reading goes on
+            assert await patient.read(["x"], Job) == {}  # reads go on
         await patient.insert([job()])
 
 
 async def test_opening_while_someone_writes(store: SqliteStore, tmp_path: Path) -> None:
     with other_connection(tmp_path / "jobs.db") as conn:
         conn.execute("BEGIN IMMEDIATE")
-        async with asyncio.timeout(25.0):  # and not the 30 s of busy_timeout
+        async with asyncio.timeout(25.0):  # less than the 30 s of busy_timeout
             await try_open(tmp_path / "jobs.db")
 
 
@@ -451,7 +451,7 @@ async def test_the_wal_shrinks_when_a_long_reader_is_gone(store: SqliteStore, tm
 
 @pytest.mark.parametrize("at", ["settle_archive", "settle_delete", "settle", "history", "claim"])
 def test_a_verb_that_breaks_off_anywhere_has_done_nothing(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The statement fails that is due next; the connection is usable afterwards."""
+    """One statement of the verb fails. The verb has no effect, and the connection is still usable."""
     conn = connect.connect_memory()
     database = SqliteConnection(conn)
     database.migrate()
@@ -509,7 +509,7 @@ async def test_in_memory() -> None:
     assert (await other.pending_migrations()).migrations == list(known())
     await other.close()
     await store.close()
-    assert (await store.pending_migrations()).migrations == list(known())  # it is gone
+    assert (await store.pending_migrations()).migrations == list(known())  # the database in memory is gone
     await store.close()
 
 
@@ -632,7 +632,7 @@ async def test_heartbeats_of_many_jobs(store: SqliteStore) -> None:
 async def test_an_answer_that_finds_no_memory_comes_later(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler has eaten it all for a moment: the thread must not die, and nobody may wait for ever."""
+    """A handler has used up the memory for a moment. The thread must not die, and no caller may wait for ever."""
     deliver, failures = threads.deliver, iter([MemoryError(), MemoryError()])
 
     def hungry(answers: list[threads.Answer]) -> None:

@@ -1,6 +1,6 @@
 """The hot verbs look at their own jobs only, whatever else is in the file and however old the statistics are.
 
-Counted in steps of SQLite's virtual machine: the work of a statement, whatever the machine.
+The tests count steps of SQLite's virtual machine: they measure a statement's work, on any computer.
 """
 
 import re
@@ -70,12 +70,12 @@ NOISE = [
     ),
 ]
 
-# All of it takes seconds. A fifth tempts planners just as well, and is as far beyond what a bounded statement looks at.
+# All of these rows take seconds. A fifth tempts planners just as well, and a bounded statement reads far fewer.
 shares = pytest.mark.parametrize("share", [5, pytest.param(1, marks=pytest.mark.proof)])
 
 
 def lessened(noise: Sequence[str], share: int) -> list[str]:
-    """Statements that make one of `share` of those rows."""
+    """Return the statements, changed to make only one in `share` of their rows."""
     return [re.sub(r"\d{4,}(?= INSERT|\) INSERT|\) n$)", lambda n: str(int(n[0]) // share), one) for one in noise]
 
 
@@ -92,7 +92,7 @@ database = migrated_database
 
 
 def steps(conn: sqlite3.Connection, verb: Callable[[int], object]) -> int:
-    """How many steps a verb takes, undone afterwards."""
+    """Return how many steps a verb takes; undo it."""
     counted = 0
 
     def count() -> int:
@@ -109,7 +109,7 @@ def steps(conn: sqlite3.Connection, verb: Callable[[int], object]) -> int:
 
 
 def measure(database: SqliteConnection) -> dict[str, int]:
-    """Each verb on twenty jobs of its own, which are gone afterwards."""
+    """Return the steps of each verb, each on twenty jobs of its own, which are gone afterwards."""
     conn = database.conn
     new = [job(topic, priority=n) for n in range(JOBS) for topic in ("mail", "bills")]
     database.write(lambda conn, now: insert(conn, now, new))
@@ -157,7 +157,7 @@ def measure(database: SqliteConnection) -> dict[str, int]:
 
 
 def _measure_waits(conn: sqlite3.Connection, ids: list[str]) -> dict[str, int]:
-    """As if these jobs waited for a time that is over."""
+    """Return the steps of orders for waiting jobs: these jobs wait, and their wait has timed out."""
     conn.execute(
         "UPDATE _jobs SET status = 'waiting', waits_for = 'signal:go', run_at = 0, locked_by = NULL, "
         "locked_until = NULL WHERE version > 0"

@@ -1,4 +1,4 @@
-"""stats: where jobs stand, and counters that outlive requeue, archive, prune and delete."""
+"""stats: how many jobs are in each status, and counters that outlive requeue, archive, prune and delete."""
 
 import asyncio
 from typing import Any
@@ -30,7 +30,7 @@ async def test_nothing(store: Harness) -> None:
 
 
 async def test_where_jobs_stand(paired_store: Harness) -> None:
-    statuses = sorted(Status, key=lambda status: status is Status.PENDING)  # last, or it would be claimed for another
+    statuses = sorted(Status, key=lambda status: status is Status.PENDING)  # last: else another claim takes it
     for status in statuses:
         await paired_store.in_status(status)
     for status in statuses[1:]:
@@ -77,7 +77,7 @@ async def test_the_average_is_of_runs_that_completed(store: Harness) -> None:
         await store.store.settle([settlement(claimed, Completed(), ran=seconds)])
     failing = await store.claimed()
     await store.store.settle([settlement(failing, Failed("no", final=True), ran=9.0)])
-    unknown = await store.claimed(start=False)  # it never said when it began
+    unknown = await store.claimed(start=False)  # its worker never set a start mark
     await store.store.settle([settlement(unknown, Completed())])
     stats = await store.store.stats()
     assert stats.completed == 4
@@ -123,12 +123,12 @@ async def test_folding_is_bounded_and_changes_nothing(store: Harness) -> None:
         await store.settled(Completed(), topic=f"t{n % 2}")
     before = await store.store.stats()
     folded = [await store.store.tidy("fold_counts", 2) for _ in range(6)]
-    assert folded == [2, 2, 2, 2, 2, 0]  # an enqueue and an end each
+    assert folded == [2, 2, 2, 2, 2, 0]  # each job has a note of its enqueue and one of its end
     assert await store.store.stats() == before
 
 
 async def test_counting_from_everywhere_at_once(real_store: Harness) -> None:
-    """Workers settle, operators requeue, and several fold: every end is counted once, at every moment."""
+    """Workers settle, operators requeue, and several clients fold. At every moment, each end is counted once."""
     each, workers = 40, 4
     others = await stores(real_store, workers + 2)
     await real_store.insert(*[real_job(topic) for _ in range(each) for topic in ("mail", "bills")])

@@ -1,4 +1,4 @@
-"""Steps: what runs store of them, who may, and when it is removed."""
+"""Steps: what runs store of them, which runs may, and when the store removes steps."""
 
 import asyncio
 from datetime import timedelta
@@ -23,13 +23,13 @@ KEPT, CANCEL, LOST = Hold.KEPT, Hold.CANCEL, Hold.LOST
 
 
 async def states(store: Harness, job: Job) -> dict[str, str]:
-    """Of the stored steps, by position."""
+    """Return the states of the stored steps by name, in the order of positions."""
     steps = await reading.steps(store.store, job.id)
     return {step.name if step.n == 1 else f"{step.name}#{step.n}": step.state.value for step in steps}
 
 
 async def stepped(store: Harness, *done: str, **fields: Any) -> Job:
-    """A claimed job whose run has finished these steps."""
+    """Return a claimed job whose run has finished these steps."""
     run = await store.claimed(**fields)
     percents = [100.0 * (n + 1) / (len(done) + 1) for n in range(len(done))]
     marks = [mark(run, name, "succeeded", percent=percent) for name, percent in zip(done, percents, strict=True)]
@@ -38,7 +38,7 @@ async def stepped(store: Harness, *done: str, **fields: Any) -> Job:
 
 
 async def dead(store: Harness, *marks: tuple[str, str], **fields: Any) -> Job:
-    """A job that failed for good after these steps."""
+    """Return a job that failed for good after these steps."""
     run = await store.claimed(**fields)
     await store.store.checkpoint([mark(run, name, state, percent=40.0) for name, state in marks])
     await store.store.settle([settlement(run, Failed("never", final=True))])
@@ -92,7 +92,7 @@ async def test_nothing_replaces_an_end(store: Harness, end: str, later: str) -> 
 @pytest.mark.parametrize("later", StepState)
 async def test_anything_replaces_what_is_no_end(store: Harness, first: str, later: StepState) -> None:
     if later is StepState.SKIPPED:
-        return  # never stored
+        return  # a run never stores this state
     run = await store.claimed()
     await store.store.checkpoint([mark(run, "a", first)])
     await store.advance(1)
@@ -101,7 +101,7 @@ async def test_anything_replaces_what_is_no_end(store: Harness, first: str, late
 
 
 async def test_a_late_mark_of_a_running_step_replaces_nothing(store: Harness) -> None:
-    """Another thread writes it. It must not take back the retry that the step has counted since."""
+    """Another thread writes the late mark. It must not undo the retry that the step has counted since."""
     run = await store.claimed()
     await store.store.checkpoint([mark(run, "a", "pending", retries=1, error="no answer")])
     before = await reading.steps(store.store, run.id)
@@ -115,7 +115,7 @@ async def test_a_late_mark_of_a_running_step_replaces_nothing(store: Harness) ->
 
 
 async def test_several_marks_of_one_job_in_one_batch(store: Harness) -> None:
-    """As if each had come alone; the last one names the job's step."""
+    """The effect is as if each mark had come alone. The last mark names the job's step."""
     run = await store.claimed()
     marks = [
         mark(run, "a", "running", percent=1.0),
@@ -194,7 +194,7 @@ async def test_the_largest_result(store: Harness) -> None:
 
 
 async def test_a_locked_row_is_waited_for(store: Harness) -> None:
-    """Many at once: each is written, whoever comes first; progress reports and heartbeats go on meanwhile."""
+    """Many marks come at once, in any order: each is written. Progress reports and heartbeats go on meanwhile."""
     run = await store.claimed()
     real = store.paired.real
     other = await store.another()
@@ -299,7 +299,7 @@ async def test_steps_go_with_jobs_that_are_pruned(store: Harness) -> None:
 
 @pytest.mark.parametrize("remove", ["delete", "prune"])
 async def test_an_id_that_is_used_again_keeps_its_steps(shared_store: Harness, remove: str) -> None:
-    """The older job is in the archive, and goes while the newer one runs."""
+    """The older job is in the archive, and is removed while the newer job runs."""
     store = shared_store
     run = await stepped(store, "a")
     await store.store.settle([settlement(run, Completed())])
@@ -481,11 +481,11 @@ WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND dat
 
 
 async def test_a_shielded_step_that_begins_while_the_timeout_looks(postgres_store: PostgresHarness) -> None:
-    """The timeout's statement has its snapshot, and no lock yet, when the step is marked."""
+    """The run marks the step when the timeout's statement has its snapshot, but no lock yet."""
     store = postgres_store
     run = await store.claimed()
     await store.store.checkpoint([mark(run, "a", "succeeded")])
-    await cancelled_by_timeout(store)  # so that the statement is planned, which reads the clock, too
+    await cancelled_by_timeout(store)  # plans the statement now: planning reads the clock, too
     await store.store.move([run.id], Cancel(by="ann"))
     await store.advance(10)
     blocker = await asyncpg.connect(store.url)
@@ -493,7 +493,7 @@ async def test_a_shielded_step_that_begins_while_the_timeout_looks(postgres_stor
         async with blocker.transaction():
             await blocker.execute(
                 "LOCK TABLE testclock.clock IN ACCESS EXCLUSIVE MODE"
-            )  # the statement reads its clock
+            )  # the statement waits when it reads the clock
             timeout = asyncio.create_task(store.store.move_due(CancelTimeout(by="m1", grace=5.0)))
             while not await store.fetch(WAITING):  # noqa: ASYNC110 - the server gives no signal
                 await asyncio.sleep(0.01)
@@ -509,7 +509,7 @@ async def test_a_shielded_step_that_begins_while_the_timeout_looks(postgres_stor
 
 
 async def test_a_mark_that_waited_for_its_row_is_written(postgres_store: PostgresHarness) -> None:
-    """A row that changed meanwhile is too new for the statement's snapshot."""
+    """The row changed meanwhile, so it is newer than the statement's snapshot."""
     store = postgres_store
     run = await store.claimed()
     blocker = await asyncpg.connect(store.url)

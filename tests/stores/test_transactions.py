@@ -24,7 +24,7 @@ COLOURS = ["async", "sync"]
 
 @pytest.fixture
 async def real_store(real_store: Harness) -> Harness:
-    """With a table of the application's own."""
+    """Return a harness whose database also has a table of the application."""
     await real_store.execute("CREATE TABLE orders (n integer PRIMARY KEY)")
     return real_store
 
@@ -50,7 +50,7 @@ async def order(conn: Any, n: int) -> None:
 
 
 async def write(store: Store, guard: Guard, colour: str = "async", n: int = 1) -> None:
-    """A handler's transaction."""
+    """Write as a handler does in its transaction."""
     async with fenced(store, guard, colour) as conn:
         await order(conn, n)
 
@@ -252,7 +252,7 @@ async def test_a_transaction_left_half_way_is_noticed(real_store: Harness, colou
     with pytest.raises(ConnectionRefused) as refused:
         await handler("INSERT INTO orders VALUES (2)", "COMMIT", "BEGIN", "INSERT INTO orders VALUES (3)")
     assert refused.value.code == "no_transaction"
-    assert await orders(real_store) == [2]  # that was its own COMMIT
+    assert await orders(real_store) == [2]  # the handler's own COMMIT wrote this
     assert await real_store.job(run.id) == run
 
 
@@ -295,7 +295,7 @@ async def test_sync_code_needs_no_open_store(real_store: Harness) -> None:
 
 @pytest.mark.parametrize("completes", [False, True])
 async def test_a_commit_against_a_rescue_and_the_next_claim(real_store: Harness, completes: bool) -> None:
-    """Either the writes are there when the job is taken away, or they never will be."""
+    """Either the writes are committed when the rescue takes the job away, or they never will be."""
     operator = await real_store.another()
     for n in range(50):
         await real_store.insert(real_job(topic := f"t{n}"))
@@ -308,7 +308,7 @@ async def test_a_commit_against_a_rescue_and_the_next_claim(real_store: Harness,
         if completes:
             assert (after.status is Status.COMPLETED, after.version) == (held, 1 if held else 2)
         if robbed is not None:
-            assert robbed == held  # what was committed at all was committed before the rescue
+            assert robbed == held  # all commits came before the rescue
             assert (after.version, after.locked_by) == (2, "w2")
 
 
@@ -321,17 +321,17 @@ async def _commits(harness: Harness, goes: Guard, n: int) -> bool:
 
 
 async def _robs(harness: Harness, operator: Store, run: Job, n: int) -> bool | None:
-    """Were the writes there when the job had been taken away? None: it could not be."""
-    for _ in range(n % 10):  # at another moment each time
+    """Take the job away. Return True if the writes were there right afterwards; None if the rescue failed."""
+    for _ in range(n % 10):  # begin at another moment in each round
         await operator.heartbeat([Beat(real_job().id, 1)], 1.0)
     rescued = await operator.move_due(
         Rescue(by="m1", backoff=[0.0], workers=["w1"])
-    )  # also what an earlier round left behind
+    )  # also rescues jobs of earlier rounds
     if run.id not in {one.id for one in rescued}:
         return None
     written = n in await orders(harness)
     claim = await operator.claim(claim_by("w2", run.topic))
-    while not claim.jobs:  # a zombie that looks at its fence has the row locked for a moment
+    while not claim.jobs:  # a zombie that checks its fence locks the row for a moment
         assert claim.contended
         claim = await operator.claim(claim_by("w2", run.topic))
     return written

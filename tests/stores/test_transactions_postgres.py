@@ -1,4 +1,4 @@
-"""Store.transaction on PostgreSQL: its connections, and what becomes of them."""
+"""Store.transaction on PostgreSQL: its connections, and their state afterwards."""
 
 import asyncio
 import json
@@ -220,7 +220,7 @@ async def test_a_server_that_is_away(harness: PostgresHarness) -> None:
     assert "secret" not in str(away.value)
 
 
-# ── Replies that get lost ──
+# ── Lost replies ──
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
@@ -228,7 +228,7 @@ async def test_a_server_that_is_away(harness: PostgresHarness) -> None:
 async def test_a_reply_that_gets_lost(
     harness: PostgresHarness, monkeypatch: pytest.MonkeyPatch, colour: str, at_commit: bool
 ) -> None:
-    """At the COMMIT nobody knows; before it, nothing was written."""
+    """If the reply to COMMIT is lost, the outcome is unknown. If an earlier reply is lost, nothing was written."""
     run = await claimed(harness)
     address = urlsplit(harness.url)
     assert address.hostname
@@ -258,7 +258,7 @@ def _write_sync(store: PostgresStore, goes: Guard) -> None:
 
 
 def _cut_around_the_check(monkeypatch: pytest.MonkeyPatch, proxy: Proxy, *, before: bool) -> None:
-    """The next answer is lost: to the first of the last statements, or to the COMMIT."""
+    """Make the proxy lose one answer: to the first of the last statements, or to the COMMIT."""
     check, check_sync = transactions.Transactions._check, sync_transactions._check
 
     async def checked(*arguments: Any) -> None:
@@ -277,7 +277,7 @@ def _cut_around_the_check(monkeypatch: pytest.MonkeyPatch, proxy: Proxy, *, befo
 
 @pytest.mark.parametrize("at", ["commit", "reset"])
 async def test_a_driver_that_loses_count(harness: PostgresHarness, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
-    """As when the server is killed between two messages. At the COMMIT nobody knows; after it, all is well."""
+    """As if the server is killed between two messages. At the COMMIT the outcome is unknown; after it, all is well."""
     run = await claimed(harness)
     where = asyncpg.transaction.Transaction if at == "commit" else transactions._Connection
     real = getattr(where, at)

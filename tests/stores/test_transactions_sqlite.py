@@ -1,4 +1,4 @@
-"""Store.transaction on SQLite: a handler holds the write lock of all, so never for long, and never half-heartedly."""
+"""Store.transaction on SQLite: a handler holds the only write lock, so not for long, and it commits all or nothing."""
 
 import asyncio
 import sqlite3
@@ -19,7 +19,7 @@ from tests.databases import Databases
 from tests.stores.harness import SqliteHarness, harness_at, settlement
 from tests.stores.test_transactions import claimed, fenced, guard, order, orders, write
 
-SHORT = 0.05  # seconds; nothing waits for exactly so long, only for what follows it
+SHORT = 0.05  # seconds; tests wait for what follows this time, not for this time itself
 ENDLESS = "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) INSERT INTO orders SELECT n FROM c"
 
 
@@ -48,7 +48,7 @@ async def test_one_that_takes_too_long_is_rolled_back(harness: SqliteHarness, co
     async def handler() -> None:
         async with fenced(harness.store, guard(run, completes=True), colour, longest=SHORT) as conn:
             await order(conn, 1)
-            # Others get their turn although we are still in the block.
+            # Other writers get their turn although the handler is still in the block.
             assert await harness.store.heartbeat([Beat(run.id, 1)], 60.0) == [Hold.KEPT]
 
     with pytest.raises(StoreBusy, match=r"write lock for more than 0\.05 s.*do slow work before"):
@@ -58,7 +58,7 @@ async def test_one_that_takes_too_long_is_rolled_back(harness: SqliteHarness, co
 
 
 async def test_nothing_is_written_after_the_rollback(harness: SqliteHarness) -> None:
-    """A handler that swallows every error would otherwise commit statement by statement."""
+    """Otherwise a handler that swallows every error would commit each statement by itself."""
     run = await claimed(harness)
 
     async def handler() -> None:
@@ -93,7 +93,7 @@ async def test_a_statement_that_runs_too_long_is_interrupted(harness: SqliteHarn
 
 
 async def test_the_watchdog_against_the_commit(harness: SqliteHarness) -> None:
-    """It is rolled back and says so, or it is committed: never both, never neither."""
+    """The transaction is either rolled back with an error, or committed."""
     run = await claimed(harness)
     committed = []
     for n in range(60):
@@ -119,7 +119,7 @@ async def test_no_watchdog_and_no_thread_is_left(harness: SqliteHarness) -> None
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
 async def test_no_room_for_the_watchdog(harness: SqliteHarness, monkeypatch: pytest.MonkeyPatch, colour: str) -> None:
-    """A limit on threads or memory: the lock must not stay with a transaction that nobody has."""
+    """The system refuses a thread for the watchdog. The lock must not stay with a transaction that no handler uses."""
     run = await claimed(harness)
 
     def start(_: threading.Timer) -> None:
@@ -177,7 +177,7 @@ async def test_what_ends_the_transaction_unseen_is_noticed(harness: SqliteHarnes
     async def handler() -> None:
         async with fenced(harness.store, guard(run, completes=True)) as conn:
             if ending == "isolation_level":
-                conn.isolation_level = None  # Python says COMMIT then
+                conn.isolation_level = None  # this makes Python send COMMIT
             elif ending == "close":
                 conn.close()
             else:
@@ -207,7 +207,7 @@ async def test_rows_that_are_still_read_when_the_time_is_up(harness: SqliteHarne
 
 
 async def test_rows_that_are_still_to_be_fetched_keep_nobody_from_the_lock(harness: SqliteHarness) -> None:
-    """The interrupt of a SELECT must not hit the ROLLBACK that follows it."""
+    """The interrupt that ends a SELECT must not hit the ROLLBACK after it."""
     run = await claimed(harness)
     assert harness.path is not None
 

@@ -1,4 +1,4 @@
-"""Waits, signals and callbacks: who waits, what wakes a job, what a cancel does to it, and what is removed when."""
+"""Waits, signals and callbacks: which runs wait, what wakes a job, what a cancel does, and what is removed when."""
 
 import json
 from datetime import datetime, timedelta
@@ -62,14 +62,14 @@ async def take(store: Harness, run: Job, waits_for: str = "signal:go", **fields:
 
 
 async def again(store: Harness, job: Job, worker: str = "w1") -> Job:
-    """The next run of the job."""
+    """Claim the job and return its next run."""
     [run] = (await store.claim(worker, job.topic)).jobs
     assert run.id == job.id
     return run
 
 
 async def with_callback(store: Harness, *done: str, lasts: float | None = None, timeout: float | None = None) -> Job:
-    """A job that waits for an answer to a callback."""
+    """Return a job that waits for an answer to a callback."""
     run = await store.claimed()
     marks = [mark(run, name, "succeeded") for name in done]
     result = WaitTerms(timeout=lasts).text
@@ -92,7 +92,7 @@ async def stored(store: Harness, job: Job) -> dict[str, str]:
 
 
 async def legal(store: Harness) -> None:
-    """`rowlock verify` has nothing to say."""
+    """Check that `rowlock verify` finds no fault."""
     assert (await verify(store.store, limit=100, seconds=60.0)).findings == []
 
 
@@ -457,12 +457,12 @@ async def test_a_callback_is_answered_once(store: Harness) -> None:
     assert (repeated.done, repeated.why) == (False, "known")
     assert (await take(store, await again(store, job))).result == '"done"'
     assert (await answer_by(store, job)).why == "known"
-    assert await store.audit() == []  # nobody's order
+    assert await store.audit() == []  # no operator's order, so no audit entry
     assert await store.story(job.id) == ["enqueued", "claimed", "waited", "resumed", "claimed"]
 
 
 async def test_a_callback_that_is_written_again_stays(store: Harness) -> None:
-    """A replay finds it; nothing moves its deadline but a report."""
+    """A replay finds the callback. Only a report moves its deadline."""
     run = await store.claimed()
     address = mark(run, "@callback:go", "succeeded", position=1, lasts=60.0)
     await store.store.checkpoint([address])
@@ -509,7 +509,7 @@ async def test_a_report_restarts_both_deadlines(store: Harness) -> None:
 
 
 async def test_a_report_without_anything_new(store: Harness) -> None:
-    """A heartbeat of something that has no deadline."""
+    """The outside system reports that it lives, for a callback without a deadline."""
     job = await with_callback(store)
     await store.advance(5)
     [told] = await store.store.move([job.id], ReportCallback(by="x", signal="go", number=1))
@@ -533,7 +533,7 @@ async def test_a_report_is_about_one_callback(store: Harness) -> None:
 
 
 async def test_cancel_with_nothing_to_undo(store: Harness) -> None:
-    """A wait is no step, and neither is a callback whose time is over."""
+    """A wait is not a step that needs undoing, and neither is a callback whose time is over."""
     for job in (
         await store.waiting(),
         await store.waiting("sleep", timeout=60.0),
@@ -631,11 +631,11 @@ async def test_cancel_while_the_outside_works(store: Harness, lasts: float | Non
 
 
 async def test_cancel_with_steps_while_the_outside_works(store: Harness) -> None:
-    """The handler undoes what it has done, and tells the outside."""
+    """The handler undoes its steps and tells the outside system, so the acknowledgement is refused."""
     job = await with_callback(store, "a")
     await cancel(store, job)
     acknowledge = AcknowledgeCallback(by="x", signal="go", number=1)
-    for _ in range(2):  # ready, then claimed
+    for _ in range(2):  # first the job is ready, then claimed
         [refused] = await store.store.move([job.id], acknowledge)
         assert (refused.done, refused.status, refused.why) == (False, Status.CANCEL_REQUESTED, None)
         await store.claim()
@@ -649,7 +649,7 @@ async def test_an_acknowledgement_without_a_cancel_is_refused(store: Harness) ->
 
 
 async def test_claims_that_are_given_back_after_a_cancel(store: Harness) -> None:
-    """The worker has not heard the reply to its claim. What is to be undone is left to another run."""
+    """The worker has not received the reply to its claim. Another run will undo what is to be undone."""
     undoing = await store.waiting(done=["a"])
     await cancel(store, undoing)
     await store.advance(1)
@@ -764,7 +764,8 @@ async def test_expires_at_bounds_the_first_start(store: Harness) -> None:
 
 
 async def failed_after_waits(store: Harness) -> Job:
-    """Step a, a wait that read signal 1 (id x), step b, a wait that read signal 2 (id y), a wait that timed out."""
+    """Return a failed job. Its run did step a, a wait that read signal 1 (id x), step b, a wait that read signal 2
+    (id y), and a wait that timed out."""
     run = await store.claimed(payload={"n": 1})
     for n, id in enumerate(["x", "y"], start=1):
         await signal(store, run, data=n, id=id)
@@ -930,7 +931,7 @@ async def test_the_end_of_a_cancelled_head_moves_its_line(shared_store: Harness,
     assert (await store.job(second)).status is Status.PENDING
 
 
-# ── The whole ──
+# ── A whole life ──
 
 
 async def test_the_events_of_a_whole_life(store: Harness) -> None:

@@ -1,4 +1,4 @@
-"""Conditions on columns: what the database finds is what memory says, for every job, live and archived."""
+"""Conditions on columns: the database finds the same jobs as the check in memory, live and archived."""
 
 import random
 from datetime import timedelta
@@ -24,7 +24,7 @@ PATTERNS = [*TEXTS[1:], "a%", "%b", "%a%", "%", "a%b%", "%%", "report%", "_", "*
 
 
 async def filled(store: Harness, chance: random.Random) -> None:
-    """Jobs with all kinds of columns, in all kinds of states."""
+    """Insert jobs with all kinds of columns, in all kinds of states."""
 
     def text() -> str | None:
         return chance.choice([None, *TEXTS[1:]])

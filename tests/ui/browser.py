@@ -1,7 +1,7 @@
-"""A real browser before a real server: any Chromium of this machine, driven by Playwright.
+"""A real browser in front of a real server: any Chromium of this machine, driven by Playwright.
 
-A page that complains is a failed test: warnings and errors in its console, which is where a browser also tells what
-the page's own rules about scripts and styles have stopped, and which requests were refused.
+A test fails if the browser's console has a warning or an error. There the browser also tells what the page's own rules
+about scripts and styles have stopped, and which requests were refused.
 """
 
 import os
@@ -39,7 +39,7 @@ def find_chromium() -> str | None:
 
 @contextmanager
 def chromium() -> Iterator[str]:
-    """One for all tests of this process: the address by which it is driven."""
+    """Run one Chromium for all tests of this process. Yield the address by which it is driven."""
     program = find_chromium()
     if program is None:
         pytest.skip("no Chromium on this machine: install one, or name it in ROWLOCK_CHROMIUM")
@@ -61,7 +61,7 @@ def chromium() -> Iterator[str]:
 
 
 class Visitor:
-    """Somebody before the page. `complaints`: what the page had to complain about."""
+    """A user in front of the page. `complaints`: the warnings and errors of the page, and its dialogs."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
@@ -91,14 +91,14 @@ class Visitor:
         return self.page
 
     async def go(self, to: str) -> None:
-        """To a screen, by what stands behind the #."""
+        """Go to a screen, by what stands behind the #."""
         await self.page.evaluate("to => { location.hash = to }", f"#/{to}")
 
     async def toast(self, text: str) -> None:
         await expect(self.page.locator(".toast").filter(has_text=text).first).to_be_visible()
 
     async def violations(self) -> list[str]:
-        """Of the accessibility guidelines (WCAG 2.2, A and AA), as far as axe-core finds them."""
+        """Return the violations of the accessibility guidelines (WCAG 2.2, A and AA) that axe-core finds."""
         script = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
         if not await self.page.evaluate("() => 'axe' in window"):
             await self.page.evaluate(script)
@@ -111,7 +111,7 @@ class Visitor:
 
 @asynccontextmanager
 async def visiting(browser: Browser, url: str, **context: Any) -> AsyncIterator[Visitor]:
-    """In the end, the page has had nothing to complain about."""
+    """Yield a visitor in front of a new page. In the end, the page must have had no complaints."""
     opened = await browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **context})
     try:
         visitor = Visitor(await opened.new_page(), url)

@@ -1,4 +1,4 @@
-"""`visitor`: a browser before a server over a database of each kind in turn."""
+"""`visitor`: a browser in front of a server over a database of each kind in turn."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -41,7 +41,7 @@ async def visitor(browser: Browser, world: World) -> AsyncIterator[Visitor]:  # 
 
 @pytest.fixture
 async def sqlite_visitor(browser: Browser, sqlite_world: World) -> AsyncIterator[Visitor]:  # noqa: F811
-    """For what has nothing to do with the database."""
+    """Yield a visitor on SQLite, for tests that have nothing to do with the database."""
     with Server.running(sqlite_world.place.url) as server:
         async with visiting(browser, server.url) as found:
             yield found

@@ -21,12 +21,12 @@ async def picture(page: Page, name: str) -> None:
 
 
 async def count(world: World) -> int:
-    """Return how many tokens for browsers there are: a world has some."""
+    """Return how many tokens for browsers there are. A new world has some already."""
     return sum(one.job is not None or one.scope is not None for one in await tokens.every(await world.store()))
 
 
 async def has_browsers(world: World, count: int) -> None:
-    """Write so many tokens for browsers. One call for each would take minutes."""
+    """Write so many tokens for browsers into the store, because one call for each would take minutes."""
     store = await world.store()
     until = await store.now() + timedelta(hours=1)
     data = {"scopes": ["read"], "topics": None, "job": "-", "scope": "user", "enqueue": None, "hash": "", "by": "test",
@@ -64,7 +64,7 @@ async def test_tokens_for_browsers_are_folded_and_show_their_bounds(visitor: Vis
     await fold.click()
     await expect(for_user.locator(".badge")).to_have_text(["read", "cancel", "enqueue"])
     await expect(for_user).to_contain_text("may enqueue render, film")
-    await expect(for_user).to_contain_text("the back end")  # who has made it
+    await expect(for_user).to_contain_text("the back end")  # the maker of the token
     await expect(for_job.locator(".badge")).to_have_text(["read"])
     assert await visitor.violations() == []
     await picture(page, "access")
@@ -72,7 +72,7 @@ async def test_tokens_for_browsers_are_folded_and_show_their_bounds(visitor: Vis
     await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     await visitor.toast("for user ada is revoked")
     await expect(fold.locator(".badge")).to_have_text(str(before + 1))
-    await expect(for_job).to_be_visible()  # it stays open
+    await expect(for_job).to_be_visible()  # the list stays open
     await for_job.get_by_role("link").click()
     await expect(page.get_by_role("heading", name="film")).to_be_visible()
 
@@ -88,7 +88,7 @@ async def test_thousands_of_tokens_come_in_parts(sqlite_visitor: Visitor, sqlite
     await more.click()
     await expect(fold.locator(".badge")).to_have_text(whole)
     await expect(more).to_have_count(0)
-    await expect(page.get_by_role("row").filter(has_text="admin token")).to_be_visible()  # of a program
+    await expect(page.get_by_role("row").filter(has_text="admin token")).to_be_visible()  # the token of a program
     rows = page.get_by_role("row").filter(has_text="many")
     await expect(rows).to_have_count(0)
     await fold.click()

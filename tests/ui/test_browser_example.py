@@ -31,7 +31,7 @@ def serving(url: str, **environ: str) -> Iterator[str]:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
     finally:
-        process.kill()  # open streams would keep it for ever
+        process.kill()  # open streams would keep the process for ever
         process.communicate(timeout=60)
 
 
@@ -60,7 +60,7 @@ async def progress(row: Locator) -> float:
 
 
 async def moving(row: Locator) -> list[float]:
-    """What the bar shows, until it has been seen at three places on its way."""
+    """Return what the bar shows, once it was seen at three places on its way."""
     seen: list[float] = []
 
     async def has_moved() -> bool:
@@ -92,7 +92,7 @@ async def test_a_page_starts_watches_and_cancels_its_own_jobs(browser: Browser, 
             await expect(done.locator(".status")).to_have_text("completed")
             assert await progress(done) == 100
             await expect(done.get_by_role("button")).to_be_hidden()
-            await ada.page.reload()  # what was there is there again
+            await ada.page.reload()  # after a reload, the jobs are there again
             await expect(ada.page.get_by_role("listitem")).to_have_count(2)
             for visitor in (ada, bob):
                 for scheme in ("light", "dark"):
@@ -104,7 +104,7 @@ async def test_a_page_starts_watches_and_cancels_its_own_jobs(browser: Browser, 
 
 
 async def all_end(database: str) -> None:
-    """Wait until no token is good that was good before. There may be new ones."""
+    """Wait until all tokens that are good now have ended. There may be new ones."""
     async with Jobs(database) as jobs:
         before = {one.id for one in await jobs.tokens.list()}
 
@@ -117,7 +117,7 @@ async def all_end(database: str) -> None:
 async def test_a_page_goes_on_when_its_token_ends(browser: Browser, database: str) -> None:
     with serving(database, TOKEN_TTL="2") as url:
         async with logged_in(browser, url, "Ada") as ada:
-            row = await start(ada, "Metropolis")  # takes six seconds
+            row = await start(ada, "Metropolis")  # the job takes six seconds
             await moving(row)
             await all_end(database)
             await expect(row.locator(".status")).to_have_text("completed")
@@ -126,6 +126,6 @@ async def test_a_page_goes_on_when_its_token_ends(browser: Browser, database: st
             await all_end(database)
             await stopped.get_by_role("button", name="Cancel").click()
             await expect(stopped.locator(".status")).to_have_text("cancelled")
-            # A browser reports each 401 in its console. They are the only complaints.
+            # A browser reports each 401 in its console. The page must have no other complaints.
             assert [one for one in ada.complaints if not re.search("401 .Unauthorized", one)] == []
             ada.complaints.clear()

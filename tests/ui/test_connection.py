@@ -1,4 +1,4 @@
-"""What is between the page and the server: prefixes, restarts, sessions that end."""
+"""What lies between the page and the server: prefixes, restarts, sessions that end."""
 
 import asyncio
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tests.ui.browser import Visitor, visiting
 
 @contextmanager
 def below(world: World, prefix: str) -> Iterator[Server]:
-    """In another application."""
+    """Run a server whose application is mounted at a prefix of another one."""
     server = Server(world.place.url)
     mounted = Starlette(routes=[Mount(prefix, server.app)])
     config = uvicorn.Config(mounted, host="127.0.0.1", port=0, log_level="error", lifespan="off")
@@ -51,7 +51,7 @@ async def test_a_server_that_comes_back_is_found_again(browser: Browser, sqlite_
                 await sqlite_world.enqueue(None, topic="later", delay=3600)
                 await expect(page.locator("tbody tr")).to_have_count(1)
                 second.call(second.app.stop)
-            visitor.complaints.clear()  # that the server was away
+            visitor.complaints.clear()  # the browser reports that the server was away
 
 
 async def test_without_streams_it_asks_every_few_seconds(sqlite_visitor: Visitor, sqlite_world: World) -> None:
@@ -72,7 +72,7 @@ async def test_a_session_that_has_ended_leads_to_the_login(browser: Browser, sql
             for one in await sessions.every(store):
                 await sessions.end(store, one.id, by="test")
             await expect(visitor.page.get_by_role("heading", name="Log in")).to_be_visible()
-            visitor.complaints.clear()  # that it was refused
+            visitor.complaints.clear()  # the browser reports the refusal
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -25,7 +25,7 @@ async def test_one_link_leads_to_a_page_that_lives(browser: Browser) -> None:
                 await expect(page.locator("tbody tr").first).to_be_visible()
             await visitor.go("jobs")
             await expect(page.locator(".pill button")).to_be_visible()
-            # One job is left to the visitor.
+            # The demo leaves one job to the visitor.
             await visitor.go("jobs?tag=for+you")
             await expect(page.locator("tbody tr")).to_contain_text("waits for decision")
             await page.get_by_role("link", name="refund.approve").click()

@@ -49,7 +49,7 @@ async def test_workers_show_what_they_run_and_what_a_dead_one_held(visitor: Visi
     await store.report(info("alive", lease=600.0, running=0, concurrency=3))
     page = await visitor.enter("workers")
     alive, gone = page.get_by_role("row").filter(has_text="alive"), page.get_by_role("row").filter(has_text="gone")
-    await expect(alive).to_contain_text("1 / 3")  # it has said nothing of it yet
+    await expect(alive).to_contain_text("1 / 3")  # the worker has not reported this run yet
     await expect(alive.get_by_role("link", name="letters", exact=True)).to_have_attribute("href", f"#/job/{running}")
     await gone.get_by_role("link", name=held[-12:]).click()
     await expect(page.get_by_role("heading", name="bills")).to_be_visible()
@@ -104,7 +104,7 @@ async def test_a_new_job_has_all_that_was_asked_for_and_a_key_is_made_once(visit
     await page.get_by_role("button", name="Enqueue").click()
     problem = page.get_by_role("alert")
     await expect(problem).to_contain_text("priority")
-    await expect(problem).to_contain_text("request")  # its id, to be found in the log
+    await expect(problem).to_contain_text("request")  # the request's id, to find it in the log
     assert all("400 (Bad Request)" in complaint for complaint in visitor.complaints)
     visitor.complaints.clear()
 
@@ -135,7 +135,7 @@ async def test_tokens_are_bound_and_sessions_ended(browser: Browser, world: Worl
             )
             await visitor.toast(f"A session of {GUEST} is ended")
             await expect(guest.page.get_by_role("heading", name="Log in")).to_be_visible()
-            guest.complaints.clear()  # that it was refused
+            guest.complaints.clear()  # the browser reports the refusal
 
 
 async def test_settings_are_saved_with_a_reason_and_the_browser_has_its_own(visitor: Visitor, world: World) -> None:
@@ -177,7 +177,7 @@ async def test_a_wrong_password_is_told_with_the_request(sqlite_visitor: Visitor
     await page.get_by_label("Password").fill("a wrong password, surely")
     await page.get_by_role("button", name="Log in").click()
     await expect(page.get_by_role("alert")).to_contain_text("request")
-    sqlite_visitor.complaints.clear()  # that it was refused
+    sqlite_visitor.complaints.clear()  # the browser reports the refusal
     await sqlite_visitor.log_in()
     await page.get_by_title("Log out").click()
     await expect(page.get_by_role("heading", name="Log in")).to_be_visible()
@@ -238,11 +238,11 @@ async def test_switching_off_the_api_is_asked_for_by_our_own_dialog(
     await dialog.get_by_role("button", name="Switch it off").click()
     await sqlite_visitor.toast("Saved")
     assert not (await access_settings.load(await sqlite_world.store())).settings.http_enabled
-    sqlite_visitor.complaints.clear()  # that nothing is there any more
+    sqlite_visitor.complaints.clear()  # the browser reports that nothing is there any more
 
 
 async def test_numbers_are_rounded_once_and_fit(sqlite_visitor: Visitor, sqlite_world: World) -> None:
-    """In the list, on the job's screen, and in what the server says about it."""
+    """This holds in the list, on the job's screen, and in what the server says about the job."""
     job_id = await sqlite_world.enqueue(None, topic="slow")
     store = await sqlite_world.store()
     [claimed] = (await store.claim(claim_by("w1", "slow"))).jobs

@@ -12,7 +12,7 @@ async def test_a_filter_is_typed_with_suggestions_and_saved_by_a_name(visitor: V
     await world.ended(None, "bills", error="ValueError: no money", payload={"user": {"id": 7}}, tags=["vip"])
     await world.ended(None, "bills", error="KeyError: 'x'", payload={"user": {"id": 8}})
     page = await visitor.enter()
-    await page.keyboard.press("/")  # from wherever one is
+    await page.keyboard.press("/")  # it works on every screen
     await expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
     bar = page.get_by_label("Filter jobs")
     await expect(bar).to_be_focused()
@@ -50,7 +50,7 @@ async def test_a_filter_is_typed_with_suggestions_and_saved_by_a_name(visitor: V
     await page.reload()
     await page.get_by_role("link", name="No money").click()
     await expect(page.locator("tbody tr")).to_have_count(1)
-    assert "created_from=2h" in page.url  # two hours before whenever it is looked at
+    assert "created_from=2h" in page.url  # two hours before the view is looked at, whenever that is
     await page.get_by_role("button", name="Remove the view No money").click()
     await expect(page.get_by_role("link", name="No money")).to_have_count(0)
     await page.get_by_role("button", name="Undo").click()
@@ -89,7 +89,7 @@ async def test_pages_tabs_columns_and_times(visitor: Visitor, world: World) -> N
 
 
 async def test_pages_of_a_time_that_goes_on(sqlite_visitor: Visitor, sqlite_world: World) -> None:
-    """A cursor is for one question, so an age becomes a time on older pages. One of another question is dropped."""
+    """A cursor is for one query, so an age becomes a time on older pages. A cursor of another query is dropped."""
     await sqlite_world.jobs.enqueue_many([{"topic": "many", "payload": {"n": n}} for n in range(60)])
     page = await sqlite_visitor.enter("jobs?topic=many&created_from=2h")
     await expect(page.locator("tbody tr")).to_have_count(50)
@@ -161,9 +161,9 @@ async def test_a_search_goes_on_among_older_jobs(visitor: Visitor, world: World)
     await expect(page.locator("tbody tr")).to_have_count(1)
     await expect(page.locator(f"a[href='#/job/{needle}']")).to_be_visible()
     await expect(page.get_by_text("1 job found. All jobs were searched.")).to_be_visible()
-    await world.jobs.cancel(needle)  # what was found so is followed as well
+    await world.jobs.cancel(needle)  # the page also follows jobs that a search found
     await expect(page.locator("tbody tr").filter(has_text="cancelled")).to_be_visible()
-    # A few are found, and the search goes on behind them.
+    # The search finds a few jobs, and goes on among older ones.
     newest = await world.enqueue(None, topic="old", payload={"user": {"id": 9}}, delay=3600)
     await visitor.go("jobs?payload=user.id%3D9")
     await expect(page.get_by_text("1 job found. Searched jobs back to ")).to_be_visible()
@@ -171,7 +171,7 @@ async def test_a_search_goes_on_among_older_jobs(visitor: Visitor, world: World)
     for job_id in (newest, other):
         await expect(page.locator(f"a[href='#/job/{job_id}']")).to_be_visible()
     await expect(page.get_by_role("button", name="Search older")).to_have_count(0)
-    # To the end, in vain.
+    # The search goes to the end and finds nothing.
     await visitor.go("jobs?payload=user.id%3D8")
     await page.get_by_role("button", name="Search older").click()
     await expect(page.get_by_text("No job matches")).to_be_visible()
@@ -204,7 +204,7 @@ async def test_every_term_can_be_typed_and_the_tabs_count_what_is_left(visitor: 
     await page.get_by_role("option").filter(has_text="completed").click()
     await expect(rows).to_have_count(2)
     tabs = page.get_by_role("navigation", name="Status")
-    await expect(tabs.get_by_role("link", name="pending")).to_contain_text("3")  # of all jobs
+    await expect(tabs.get_by_role("link", name="pending")).to_contain_text("3")  # this counts all jobs
     await bar.fill("payload.n:2")
     await page.keyboard.press("Enter")
     await expect(tabs.get_by_role("link", name="pending")).to_contain_text("2")

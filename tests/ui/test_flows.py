@@ -20,7 +20,7 @@ from tests.ui.test_screens import EVIL, TOO_SMALL, TOO_WIDE
 
 SMALL_PHONE = 360
 
-# Pairs of boxes of the graph that lie on each other.
+# Pairs of boxes of the graph that overlap.
 OVERLAPS = """() => {
     const boxes = [...document.querySelectorAll(".node")].map(one => [one.getBoundingClientRect(), one.innerText]);
     return boxes.flatMap(([a, one], n) => boxes.slice(n + 1)
@@ -34,7 +34,7 @@ def draft(topic: str, **payload: Any) -> Draft[Any]:
 
 
 async def order(world: World, name: str = "order") -> EnqueuedFlow:
-    """pay → review or thanks; pay, stock → pack → ship → tell. ship is held if pack fails."""
+    """Enqueue this flow: pay → review or thanks; pay, stock → pack → ship → tell. ship is held if pack fails."""
     flow = world.jobs.flow(name)
     pay = flow.add(draft("charge"), name="pay")
     stock = flow.add(draft("stock"), name="stock")
@@ -61,14 +61,14 @@ async def claimed(world: World, topic: str, count: int = 1) -> list[Job]:
 
 
 async def finish(world: World, topic: str, result: Any = None, *, error: str | None = None, count: int = 1) -> None:
-    """A worker runs jobs of a topic to their end."""
+    """Run jobs of a topic to their end, as a worker does."""
     outcome = Completed(result) if error is None else Failed(error, final=True)
     jobs = await claimed(world, topic, count)
     await (await world.store()).settle([settlement(job, outcome, ran=0.5) for job in jobs])
 
 
 async def gathered(world: World) -> tuple[str, str]:
-    """A job that has started three others by ctx.gather, of which one has completed. Return its id, and its flow's."""
+    """Make a job that has started three jobs by ctx.gather; one has completed. Return its id, and its flow's id."""
     await world.enqueue(None, topic="report")
     [run] = await claimed(world, "report")
     flow_id = derived_id(run.id, "flow")
@@ -87,17 +87,17 @@ def graph(page: Page) -> Locator:
 
 
 def node(page: Page, name: str) -> Locator:
-    """A box of the graph."""
+    """Return a box of the graph."""
     return page.locator(".node").filter(has=page.locator("b").get_by_text(name, exact=True))
 
 
 def row(page: Page, name: str) -> Locator:
-    """A row of a table."""
+    """Return a row of a table."""
     return page.locator("tbody tr").filter(has=page.get_by_role("link", name=name, exact=True))
 
 
 async def places(page: Page) -> dict[str, tuple[float, float]]:
-    """The centre of each box that is drawn."""
+    """Return the centre of each box that is drawn."""
     found: dict[str, tuple[float, float]] = {}
     for one in await page.locator(".node").all():
         box = await one.bounding_box()
@@ -108,7 +108,7 @@ async def places(page: Page) -> dict[str, tuple[float, float]]:
 
 
 async def choose(page: Page, where: Locator, action: str) -> None:
-    """An action on a node, from its menu."""
+    """Choose an action on a node, from its menu."""
     await where.get_by_role("button", name="Actions on").click()
     await page.locator(".popover").get_by_role("button", name=action).click()
 
@@ -136,7 +136,7 @@ async def test_flows_are_listed_and_found_by_name(sqlite_visitor: Visitor, sqlit
     await expect(found).to_contain_text("by ann")
     await expect(found.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "0")
     await finish(sqlite_world, "charge", {"amount": 250})
-    await expect(found.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "28")  # pay, and thanks
+    await expect(found.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "28")  # pay and thanks have ended
     await expect(found.get_by_title("1 completed")).to_be_visible()
     await expect(found.get_by_title("2 pending")).to_be_visible()
 
@@ -151,7 +151,7 @@ async def test_flows_are_listed_and_found_by_name(sqlite_visitor: Visitor, sqlit
     await expect(row(page, "embed all")).to_have_count(0)
     await expect(found).to_be_visible()
     await expect(page).to_have_url(re.compile("name=order"))
-    await page.get_by_label("Flows of this name").fill("orde")  # not a part of a name
+    await page.get_by_label("Flows of this name").fill("orde")  # a part of a name finds nothing
     await expect(page.get_by_role("heading", name="No flow has this name")).to_be_visible()
     await page.get_by_role("button", name="All flows").click()
     await page.get_by_role("heading", name="Flows", exact=True).click()
@@ -196,7 +196,7 @@ async def test_a_graph_lives_and_a_held_job_is_released(visitor: Visitor, world:
     await expect(node(page, "thanks")).to_contain_text("not taken")
     await expect(row(page, "thanks")).to_contain_text("not taken")
     await expect(node(page, "pack")).to_contain_text("blocked")
-    assert await places(page) == before  # nothing moves while it runs
+    assert await places(page) == before  # no box moves while the flow runs
 
     jobs = {name: one.id for name, one in made.jobs.items()}
     await world.jobs.cancel(jobs["stock"])
@@ -235,7 +235,7 @@ async def test_branches_are_cancelled_and_requeued(visitor: Visitor, world: Worl
         await expect(node(page, name)).to_contain_text("blocked")
     assert ("requeue", "found some") in await audited(world, made.jobs["pack"].id)
 
-    # What fails, and what was cancelled because of it, runs again by one button.
+    # One button runs again what failed, and what was cancelled because of it.
     await finish(world, "charge", error="no money")
     await expect(node(page, "pay")).to_contain_text("failed")
     await expect(node(page, "pack")).to_contain_text("cancelled")
@@ -246,7 +246,7 @@ async def test_branches_are_cancelled_and_requeued(visitor: Visitor, world: Worl
     await expect(node(page, "pay")).to_contain_text("pending")
     await expect(node(page, "pack")).to_contain_text("blocked")
 
-    # Delete is refused while something is live.
+    # Delete is refused while a job of the flow is live.
     await page.get_by_role("button", name="More").click()
     await expect(page.get_by_role("button", name="Delete…")).to_be_disabled()
     await page.keyboard.press("Escape")
@@ -262,7 +262,7 @@ async def test_branches_are_cancelled_and_requeued(visitor: Visitor, world: Worl
     await expect(page.get_by_role("heading", name="No flows yet")).to_be_visible()
     await visitor.go(f"flow/{made.id}")
     await expect(page.get_by_role("heading", name="Flow not found")).to_be_visible()
-    visitor.complaints[:] = [one for one in visitor.complaints if "404" not in one]  # the browser's own, for this flow
+    visitor.complaints[:] = [one for one in visitor.complaints if "404" not in one]  # the browser reports the 404
 
 
 async def test_a_flow_that_is_deleted_meanwhile_stays_on_the_screen(
@@ -314,7 +314,7 @@ async def test_a_thousand_children_are_drawn_as_one(sqlite_visitor: Visitor, sql
     await expect(table.locator("tbody tr")).to_have_count(100)
     await table.get_by_role("link", name="failed 2").click()
     await expect(table.locator("tbody tr")).to_have_count(2)
-    await page.reload()  # the address has all of it
+    await page.reload()  # the address holds all of it
     await expect(table.get_by_role("heading", name="1,000 jobs that are alike")).to_be_visible()
     await expect(table.locator("tbody tr")).to_have_count(2)
     await table.get_by_role("button", name="All jobs").click()
@@ -333,7 +333,7 @@ async def test_boxes_stand_behind_what_they_wait_for_and_never_overlap(
     page = await sqlite_visitor.enter(f"flow/{made.id}")
     await expect(page.locator(".node")).to_have_count(7)
     at = await places(page)
-    axis = 1 if at["pack"][1] > at["pay"][1] else 0  # layers are rows, or columns
+    axis = 1 if at["pack"][1] > at["pay"][1] else 0  # layers are rows or columns
     for first, second in (("pay", "pack"), ("stock", "pack"), ("pack", "ship"), ("ship", "tell"), ("pay", "review")):
         assert at[first][axis] + 40 < at[second][axis], (first, second)
     assert await page.evaluate(OVERLAPS) == []
@@ -393,7 +393,7 @@ async def test_a_graph_is_walked_by_the_keyboard(sqlite_visitor: Visitor, sqlite
     at = await places(page)
     forth = "ArrowDown" if at["pack"][1] > at["pay"][1] else "ArrowRight"
     back = {"ArrowDown": "ArrowUp", "ArrowRight": "ArrowLeft"}[forth]
-    assert await page.locator(".node [tabindex='0'][data-box]").count() == 1  # one stop for all boxes
+    assert await page.locator(".node [tabindex='0'][data-box]").count() == 1  # one tab stop for all boxes
     await node(page, "pack").get_by_role("link").focus()
     await page.keyboard.press(forth)
     await expect(node(page, "ship").get_by_role("link")).to_be_focused()
@@ -410,7 +410,7 @@ async def test_a_graph_is_walked_by_the_keyboard(sqlite_visitor: Visitor, sqlite
     await expect(node(page, "ship").get_by_role("button", name="Actions on ship")).to_be_focused()
     await page.keyboard.press("Shift+Tab")
     await page.keyboard.press("Enter")
-    await page.keyboard.type("as it is")  # the reason has the focus
+    await page.keyboard.type("as it is")  # the field for the reason has the focus
     await page.keyboard.press("Enter")
     await expect(node(page, "ship")).to_contain_text("pending")
     assert ("release_hold", "as it is") in await audited(sqlite_world, made.jobs["ship"].id)
@@ -468,11 +468,11 @@ async def test_a_job_shows_what_it_has_started(visitor: Visitor, world: World) -
     assert calls is not None
     assert calls.count("M") == 3
     at = await places(page)
-    assert at["report"] < at["chapter"]  # it stands before what it has started
+    assert at["report"] < at["chapter"]  # a job stands before the jobs that it has started
     await expect(row(page, "chapter").first).to_contain_text("started by report")
 
 
-# ── Who may, and what is shown ──
+# ── Which callers may act, and what is shown ──
 
 
 async def test_who_only_looks_steers_no_flow(sqlite_visitor: Visitor, sqlite_world: World) -> None:

@@ -22,7 +22,7 @@ async def more(page: Page, action: str) -> None:
 
 
 async def audited(world: World, job_id: str) -> list[tuple[str, str | None]]:
-    """What was done to it, and why: newest first."""
+    """Return what was done to the job, and why, newest first."""
     entries = (await world.get("admin token", "/api/audit?limit=200")).json()["items"]
     return [(entry["action"], entry["reason"]) for entry in entries if entry["job_id"] == job_id]
 
@@ -48,7 +48,7 @@ async def test_a_dead_letter_runs_again_with_another_payload_as_the_job_it_is(vi
     assert (job.status, job.payload, job.priority) == ("pending", {"n": 9223372036854775807}, 7)
     assert (job.key, job.tags) == ("k", ("late", "again"))
     assert await audited(world, job_id) == [("requeue", "a typo")]
-    assert len((await world.jobs.list()).items) == 2  # it, and the one that every world has
+    assert len((await world.jobs.list()).items) == 2  # this job, and the one that every world has
 
 
 async def test_a_job_that_has_run_again_meanwhile_is_not_overwritten(visitor: Visitor, world: World) -> None:
@@ -173,12 +173,12 @@ async def test_who_only_looks_is_not_offered_to_reveal_and_would_be_refused(visi
             [f"{job_id}/{path}", body],
         )
         assert status == 403, path
-    visitor.complaints.clear()  # that it was refused
+    visitor.complaints.clear()  # the browser reports the refusal
     assert SECRET not in await page.content()
     assert await audited(world, job_id) == []
 
 
-# ── Take it along ──
+# ── Copy a job ──
 
 
 async def test_a_job_is_copied_as_json_and_as_code(browser: Browser, sqlite_world: World) -> None:
@@ -202,7 +202,7 @@ async def test_a_job_is_copied_as_json_and_as_code(browser: Browser, sqlite_worl
                     assert part in text, (name, text)
 
 
-# ── Meanwhile ──
+# ── Changes while the page is open ──
 
 
 async def test_a_job_that_somebody_else_deletes_says_so_and_stays_in_sight(visitor: Visitor, world: World) -> None:
@@ -245,14 +245,14 @@ async def test_what_can_not_be_loaded_again_stays_and_says_how_old_it_is(
         await sqlite_world.enqueue(None, topic="two", delay=3600)
         await page.get_by_role("button", name="1 new").click()
     elif screen == "job":
-        await sqlite_world.jobs.requeue(job_id)  # which the stream tells
+        await sqlite_world.jobs.requeue(job_id)  # the stream tells the page of it
     note = page.get_by_text("You see the data of")
     await expect(note).to_be_visible()
     await expect(shown).to_be_visible()
     await page.unroute(all_but_the_stream)
     await page.get_by_role("button", name="Try again").click()
     await expect(note).to_have_count(0)
-    sqlite_visitor.complaints.clear()  # that the server was in trouble
+    sqlite_visitor.complaints.clear()  # the browser reports that the server was in trouble
 
 
 async def test_attempts_are_runs_and_not_claims(visitor: Visitor, world: World) -> None:

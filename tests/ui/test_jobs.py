@@ -148,4 +148,4 @@ async def test_jobs_are_exported(sqlite_visitor: Visitor, sqlite_world: World) -
         texts[name] = (await (await download.value).path()).read_text()
     [job] = [json.loads(line) for line in texts["NDJSON"].splitlines()]
     assert job["payload"]["n"] == LARGE
-    assert "'=cmd()" in texts["CSV"]  # a spreadsheet runs nothing of it
+    assert "'=cmd()" in texts["CSV"]  # a spreadsheet must not run it

@@ -1,4 +1,4 @@
-"""Limits on the page: what is used of them, and what an operator can put and clear."""
+"""Limits on the page: how much of them is used, and what an operator can put and clear."""
 
 import os
 import re
@@ -15,11 +15,11 @@ from tests.ui.browser import Visitor, visiting
 from tests.ui.test_flows import SMALL_PHONE
 from tests.ui.test_screens import EVIL, TOO_SMALL, TOO_WIDE
 
-SHOTS = os.environ.get("ROWLOCK_SHOTS")  # a folder for pictures, for people
+SHOTS = os.environ.get("ROWLOCK_SHOTS")  # a folder for pictures that people look at
 
 
 async def furnish(world: World, *, started: bool = True) -> None:
-    """Two at once, five an hour for each tenant, and turns. Nine jobs of two tenants, of which two run."""
+    """Put limits: two at once, five an hour for each tenant, turns. Enqueue nine jobs of two tenants; two run."""
     limits = world.jobs.limits
     await limits.put("llm.complete", Concurrency(2))
     await limits.put("llm.complete", Rate(5, per=3600, by="scope_id"))
@@ -79,8 +79,8 @@ async def test_put_and_clear(visitor: Visitor, world: World) -> None:
     await dialog.get_by_label("Topic, or a name").fill("llm complete")
     await dialog.get_by_label("At most").fill("20")
     await dialog.get_by_role("button", name="Put", exact=True).click()
-    await expect(dialog.get_by_role("alert")).to_contain_text("name")  # a space: what was typed stays
-    visitor.complaints.clear()  # the browser tells of the 400
+    await expect(dialog.get_by_role("alert")).to_contain_text("name")  # the name has a space; the form keeps it
+    visitor.complaints.clear()  # the browser reports the 400
     await dialog.get_by_label("Topic, or a name").fill("llm/complete")
     await dialog.get_by_label("Kind").select_option("rate")
     await dialog.get_by_label("In seconds").fill("60")
@@ -95,7 +95,7 @@ async def test_put_and_clear(visitor: Visitor, world: World) -> None:
     [info] = await world.jobs.limits.get("llm/complete")
     assert info.limit == Rate(20, per=60, by="scope_id", burst=10)
 
-    # For one value.
+    # A limit for one value.
     await page.get_by_role("button", name="Change llm/complete, rate").click()
     await dialog.get_by_label("At most").fill("100")
     await dialog.get_by_label("At once", exact=True).fill("")

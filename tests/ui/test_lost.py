@@ -27,16 +27,16 @@ async def test_a_lost_server_is_told_and_found_again(browser: Browser, sqlite_wo
             await expect(banner).to_contain_text("No connection to the server for")
             await expect(banner).to_contain_text("You see the data of")
             await expect(banner).to_be_in_viewport()
-            await expect(page.locator("tbody tr")).to_have_count(1)  # what was there stays in sight
+            await expect(page.locator("tbody tr")).to_have_count(1)  # the old rows stay in sight
             assert await visitor.violations() == []
             await sqlite_world.enqueue(None, topic="kept", delay=3600)
             second = Server(sqlite_world.place.url)
             second._uvicorn.config.port = first.port
             with second.serving():
                 await expect(banner).to_have_count(0)
-                await expect(page.locator("tbody tr")).to_have_count(2)  # without being asked
+                await expect(page.locator("tbody tr")).to_have_count(2)  # the page asks by itself
                 second.call(second.app.stop)
-            visitor.complaints.clear()  # that the server was away
+            visitor.complaints.clear()  # the browser reports that the server was away
 
 
 @pytest.mark.parametrize("context", [{}, pytest.param(PHONE, marks=pytest.mark.proof)], ids=["desktop", "phone"])
@@ -63,6 +63,6 @@ async def test_a_lost_database_is_told_also_by_a_page_that_is_opened_then(
                 await expect(page.get_by_text("The page opens by itself")).to_be_visible()
                 assert await visitor.violations() == []
                 proxy.mend()
-                await expect(page.locator("tbody tr")).to_have_count(1)  # where one was, without a login
+                await expect(page.locator("tbody tr")).to_have_count(1)  # the same screen as before, without a login
                 await expect(banner).to_have_count(0)
-                visitor.complaints.clear()  # that the database was away
+                visitor.complaints.clear()  # the browser reports that the database was away

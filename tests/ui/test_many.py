@@ -1,4 +1,4 @@
-"""Many jobs at once: every bulk action, to its end; and how its list is found again."""
+"""Many jobs at once: every bulk action, to its end, and how an operator finds the list of its jobs again."""
 
 import pytest
 from playwright.async_api import Page, expect
@@ -103,7 +103,7 @@ async def test_what_can_not_be_had_is_said_before_and_what_was_skipped_after(vis
 
 @pytest.fixture
 def nobody_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a bulk action that was started elsewhere stays where it is."""
+    """Keep servers from looking for work, so that a bulk action that was started elsewhere stays where it is."""
     monkeypatch.setattr(upkeep, "LOOK", 3600.0)
 
 

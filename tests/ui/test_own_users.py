@@ -17,14 +17,14 @@ NAMES = {A: "Ann Example", B: "Ben Example"}
 
 
 def who_is_it(request: Request) -> Mapping[str, Any] | None:
-    """The application's own login: a cookie."""
+    """Return the user that is logged in at the application itself, by its cookie."""
     user = request.cookie("shop_user")
     return {"id": user, "name": NAMES[user]} if user in NAMES else None
 
 
 @asynccontextmanager
 async def shopping(browser: Browser, world: World, user: str, **shape: Any) -> AsyncIterator[Visitor]:
-    """Before the page, as a user of the application."""
+    """Open the page as a user of the application."""
     with Server.running(world.place.url, authenticate=who_is_it) as server:
         async with visiting(browser, server.url, **shape) as visitor:
             await visitor.page.context.add_cookies([{"name": "shop_user", "value": user, "url": server.url}])
@@ -49,8 +49,8 @@ async def test_a_user_watches_and_cancels_their_own_jobs_and_no_more(
     other = await world.enqueue(B, topic="secret", delay=3600)
     async with shopping(browser, world, A, viewport={"width": width, "height": 850}) as visitor:
         page = visitor.page
-        await expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()  # it lands there
-        await expect(page.locator("tbody tr")).to_have_count(3)  # one is the world's own
+        await expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()  # the page opens here
+        await expect(page.locator("tbody tr")).to_have_count(3)  # one job is the world's own
         await expect(page.get_by_text("secret")).to_have_count(0)
         await expect(page.locator(".problem")).to_have_count(0)
         if width == 390:
@@ -58,7 +58,7 @@ async def test_a_user_watches_and_cancels_their_own_jobs_and_no_more(
         links = page.get_by_role("navigation", name="Screens").get_by_role("link")
         await expect(links).to_have_text(["Jobs"])
         await expect(page.locator(".side .foot").get_by_text("Ann Example")).to_be_visible()
-        await expect(page.get_by_title("Log out")).to_have_count(0)  # that is the application's
+        await expect(page.get_by_title("Log out")).to_have_count(0)  # logging out is left to the application
         if width == 390:
             await page.get_by_role("button", name="Close the menu").click(position={"x": 380, "y": 400})
         assert await visitor.violations() == []
@@ -83,10 +83,10 @@ async def test_a_user_watches_and_cancels_their_own_jobs_and_no_more(
             await expect(page.get_by_role("heading", name="This screen is for operators")).to_be_visible()
         await page.get_by_role("link", name="To your jobs").click()
         await expect(page.locator("tbody tr")).to_have_count(3)
-        assert visitor.complaints == []  # nothing was asked for that is refused
+        assert visitor.complaints == []  # the page asks for nothing that is refused
         await visitor.go(f"job/{other}")
         await expect(page.get_by_role("heading", name="Job not found")).to_be_visible()
-        visitor.complaints.clear()  # that it was refused
+        visitor.complaints.clear()  # the browser reports the refusal
 
 
 async def test_a_user_who_may_manage_requeues_and_enqueues(browser: Browser, sqlite_world: World) -> None:

@@ -41,7 +41,7 @@ async def nightly(world: World, name: str = "nightly", **more: Any) -> Schedule:
 
 
 async def fired(world: World, schedule: Schedule, *outcomes: str) -> None:
-    """Write what became of past times of the schedule, oldest first: an hour between two of them."""
+    """Write what became of past times of the schedule, oldest first, with an hour between two of them."""
     store = await world.store()
     firing = world.jobs.schedules.firing
     hour = (await store.now()).replace(minute=30, second=0, microsecond=0) - timedelta(hours=1)
@@ -67,7 +67,7 @@ async def fired(world: World, schedule: Schedule, *outcomes: str) -> None:
 
 
 async def change(world: World, schedule: Schedule, **changed: Any) -> None:
-    """Behind the page's back."""
+    """Change the schedule in the store, without the page."""
 
     def decide(old: Schedule | None, now: datetime) -> ScheduleChange:
         assert old is not None
@@ -77,7 +77,7 @@ async def change(world: World, schedule: Schedule, **changed: Any) -> None:
 
 
 def clocks_go_forward() -> date:
-    """In Europe, next year: the last Sunday of March."""
+    """Return the day on which the clocks go forward in Europe next year: the last Sunday of March."""
     last = date(datetime.now(UTC).year + 1, 3, 31)
     return last - timedelta(days=(last.weekday() + 1) % 7)
 
@@ -126,7 +126,7 @@ async def test_a_schedule_is_created_by_the_form(sqlite_visitor: Visitor, sqlite
     await page.get_by_label("day").fill("{{fire_day}}")
     await create.click()
     await expect(page.get_by_text("is none of {{fire_at}}")).to_be_visible()
-    sqlite_visitor.complaints.clear()  # what was refused
+    sqlite_visitor.complaints.clear()  # the browser reports the refusal
     await page.get_by_label("day").fill("{{fire_date}}")
     await page.get_by_label("If times were missed").select_option("all")
     await page.get_by_label("At most").fill("10")
@@ -151,7 +151,7 @@ async def test_a_schedule_is_created_by_the_form(sqlite_visitor: Visitor, sqlite
     await create.click()
     await expect(page.get_by_label(re.compile("^Name"))).to_be_focused()
     await expect(page.get_by_text("there is a schedule 'nightly'")).to_be_visible()
-    sqlite_visitor.complaints.clear()  # what was refused
+    sqlite_visitor.complaints.clear()  # the browser reports the refusal
     await page.get_by_label(re.compile("^Name")).fill("often")
     await page.get_by_role("button", name="Interval").click()
     await page.get_by_label("Every", exact=True).fill("2")
@@ -199,11 +199,11 @@ async def test_a_schedule_is_edited_and_deleted(visitor: Visitor, world: World) 
     await expect(expression).to_have_value("30 2 * * *")
     await expression.fill("0 5 * * MON-FRI")
     await expect(page.get_by_role("status", name="Preview")).to_contain_text("05:00")
-    await nightly(world, description="For her deputy")  # by another operator
+    await nightly(world, description="For her deputy")  # another operator changes it
     save = page.get_by_role("button", name="Save")
     await save.click()
     await expect(page.get_by_role("alert")).to_contain_text("has changed this schedule since you opened it")
-    visitor.complaints.clear()  # that it was refused
+    visitor.complaints.clear()  # the browser reports the refusal
     await page.get_by_role("button", name="Load it again").click()
     await expect(page.get_by_label("Description")).to_have_value("For her deputy")
     await expect(expression).to_have_value("30 2 * * *")
@@ -224,7 +224,7 @@ async def test_a_schedule_is_edited_and_deleted(visitor: Visitor, world: World) 
     await expect(page.get_by_role("heading", name="No schedules yet")).to_be_visible()
     await visitor.go(f"schedule/{schedule.id}")
     await expect(page.get_by_role("heading", name="Schedule not found")).to_be_visible()
-    visitor.complaints.clear()  # that there is none
+    visitor.complaints.clear()  # the browser reports that there is no such schedule
 
 
 async def test_past_times_are_filled_in(visitor: Visitor, world: World) -> None:
@@ -244,7 +244,7 @@ async def test_past_times_are_filled_in(visitor: Visitor, world: World) -> None:
     await dialog.get_by_label("To").fill("2099-01-01T00:00")
     await dialog.get_by_role("button", name="Preview").click()
     await expect(dialog.get_by_text("must not be later than now")).to_be_visible()
-    visitor.complaints.clear()  # that it was refused
+    visitor.complaints.clear()  # the browser reports the refusal
     await dialog.get_by_role("button", name="Back").click()
     await open_dialog()
     await dialog.get_by_role("button", name="Make 4 jobs").click()

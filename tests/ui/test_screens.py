@@ -1,4 +1,4 @@
-"""Every screen, with whatever is in the database: nothing of it is ever run, and everyone can use it."""
+"""Every screen, with any text in the database: the browser runs none of it, and every user can use the screen."""
 
 import json
 import re
@@ -17,7 +17,8 @@ from tests.http.harness import GUEST, Place, Server, World
 from tests.stores.harness import claim_by, info, mark, settlement
 from tests.ui.browser import Visitor, visiting
 
-# In every field that is shown. What they would do: leave a mark, ask for something, or open a dialog.
+# Texts for every field that is shown. If the browser ran them, they would leave a mark, ask for something, or open a
+# dialog.
 EVIL = [
     "<script>window.owned=1</script>",
     "<img src=x onerror=window.owned=1>",
@@ -33,15 +34,15 @@ SCREENS = [
     "overview", "jobs", "failures", "topics", "templates", "template/evil", "workers", "new", "new?topic=evil", "bulk",
     "audit", "access", "settings", "limits",
 ]  # fmt: skip
-OURS_ALONE = {"new", "settings"}  # screens that show nothing of others
-# With a column for everything.
+OURS_ALONE = {"new", "settings"}  # screens that show no text of a client
+# A list of jobs with all columns.
 COLUMNS = [
     "id", "topic", "payload", "status", "tries", "priority", "key", "scope", "tags", "created", "run_at", "finished",
     "duration", "worker",
 ]  # fmt: skip
 
 
-# What sticks out of the window, if the page can be scrolled to the side.
+# The elements that stick out of the window, if the page can be scrolled to the side.
 TOO_WIDE = """() => {
     const { clientWidth, scrollWidth } = document.documentElement;
     const elements = scrollWidth > clientWidth ? [...document.querySelectorAll("*")] : [];
@@ -50,7 +51,7 @@ TOO_WIDE = """() => {
 }"""
 
 
-# What a finger would miss. A checkbox is as large as its label; links in a text are as high as the text.
+# The elements that a finger would miss. A checkbox is as large as its label; links in a text are as high as the text.
 TOO_SMALL = """() => [...document.querySelectorAll(
         "button, select, input, textarea, summary, a.button, nav a, a.badge, .chip > a")]
     .filter(one => one.checkVisibility({ visibilityProperty: true }) && !one.closest(".json"))
@@ -62,13 +63,13 @@ PHONE = 390
 
 
 def traceback(text: str) -> str:
-    """Of which a group of failures shows the innermost function and the last line."""
+    """Return a traceback. A group of failures shows its innermost function and its last line."""
     line = text.replace("\u2028", " ")
     return f'Traceback (most recent call last):\n  File "/app/{line}.py", line 7, in {line}\n    {line}\nEvil: {line}'
 
 
 async def furnish(world: World) -> list[str]:
-    """Jobs in all kinds of states, full of what must not be run."""
+    """Make jobs in all kinds of states, full of texts that must not run. Return their ids."""
     all_of_it = {text: text for text in EVIL}
     ids = []
     for n, text in enumerate(EVIL):
@@ -99,7 +100,7 @@ async def furnish(world: World) -> list[str]:
 
 
 async def furnish_templates(world: World) -> None:
-    """One with such a form, and one that can't be read."""
+    """Create a template whose form has such texts, and one that can't be read."""
     listed = {"type": "array", "items": {"const": EVIL[1]}}
     kinds: list[dict[str, Any]] = [{"type": "string"}, {"enum": EVIL}, listed, {"type": "integer"}]
     fields = {text: {**kinds[n % len(kinds)], "title": text, "description": text} for n, text in enumerate(EVIL)}
@@ -115,7 +116,7 @@ async def furnish_templates(world: World) -> None:
 
 
 async def furnish_run(world: World) -> str:
-    """A worker with such a name that runs a job, says such things of it, and went silent."""
+    """Make a worker with such a name that runs a job, says such things, and goes silent. Return the job's id."""
     job_id = await world.enqueue(EVIL[1], topic="run", payload={"a": 1})
     store = await world.store()
     name = EVIL[1][:200]
@@ -148,7 +149,7 @@ async def look_at_everything(visitor: Visitor, jobs: list[str], *, axe: bool) ->
         await expect(page.locator("h1")).to_be_visible()
         await expect(page.locator(".skeleton")).to_have_count(0)
         if screen not in OURS_ALONE:
-            await expect(page.locator("main")).to_contain_text("owned")  # it is there, as text
+            await expect(page.locator("main")).to_contain_text("owned")  # the text is there, as text
         assert await is_clean(page), screen
         assert await page.evaluate(TOO_WIDE) == [], screen
         if await page.evaluate("() => innerWidth") == PHONE:
@@ -159,7 +160,7 @@ async def look_at_everything(visitor: Visitor, jobs: list[str], *, axe: bool) ->
 
 
 async def is_clean(page: Page) -> bool:
-    """Nothing of what was shown has run, or is anything but text."""
+    """Return True if nothing that was shown has run, and all of it is text."""
     return bool(
         await page.evaluate("() => window.owned === undefined && !document.querySelector('iframe, main script')")
     )
@@ -273,19 +274,19 @@ async def test_the_first_superuser_comes_by_the_link(browser: Browser, sqlite_pl
             page = visitor.page
             await page.goto(f"{server.url}/_/setup#{link.text}")
             await expect(page.get_by_text("This link has been used")).to_be_visible()
-            assert page.url == f"{server.url}/_/setup"  # without the secret
+            assert page.url == f"{server.url}/_/setup"  # the page has taken the secret out of the address
             assert await visitor.violations() == []
             await page.get_by_label("E-mail address").fill("ann@example.com")
             await page.get_by_label("Password").fill("correct horse battery staple")
             await page.get_by_role("button", name="Log in").click()
             await expect(page.get_by_text("No jobs yet")).to_be_visible()
             assert page.url == f"{server.url}/_/"
-            await page.goto(f"{server.url}/_/setup#{link.text}")  # one who is in is led on
+            await page.goto(f"{server.url}/_/setup#{link.text}")  # a user who is logged in is led on
             await expect(page.get_by_text("No jobs yet")).to_be_visible()
 
 
 async def test_a_link_that_brings_its_account_along_works_again(browser: Browser, sqlite_place: Place) -> None:
-    """The demo's: its password stands nowhere else."""
+    """The demo has such a link: its password stands nowhere else."""
     async with Jobs(sqlite_place.url) as jobs:
         first = link = await superusers.first_link(await jobs._store())
     assert first is not None
@@ -301,7 +302,7 @@ async def test_a_link_that_brings_its_account_along_works_again(browser: Browser
                 if password == "of-another-demo":
                     await expect(page.get_by_text("This link has been used")).to_be_visible()
                     assert "password" not in page.url
-                    visitor.complaints.clear()  # that the login was refused
+                    visitor.complaints.clear()  # the browser reports the refused login
                 else:
                     await expect(page.get_by_text("No jobs yet")).to_be_visible()
                     assert page.url == f"{server.url}/_/"
@@ -342,7 +343,7 @@ async def test_tokens_rules_and_settings_are_changed(sqlite_visitor: Visitor, sq
     await expect(page.locator(".wrong").first).to_be_visible()
     assert all(
         "400 (Bad Request)" in complaint for complaint in sqlite_visitor.complaints
-    )  # the browser's, of the rule
+    )  # the browser reports the refused rule
     sqlite_visitor.complaints.clear()
     await rule.fill("scope_id = @request.auth.id")
     await expect(page.get_by_text("Allowed")).to_be_visible()

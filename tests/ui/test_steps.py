@@ -24,7 +24,7 @@ def row(page: Page, title: str) -> Locator:
 
 
 async def begun(world: World) -> Job:
-    """A job of a declared pipeline that runs, and has stored nothing yet."""
+    """Return a running job of a declared pipeline that has stored nothing yet."""
     await world.jobs.templates.create(PIPELINE)
     await world.enqueue(None, topic="pipe", payload={"n": 1})
     [run] = (await (await world.store()).claim(claim_by("w1", "pipe"))).jobs
@@ -53,7 +53,7 @@ async def test_steps_move_while_the_job_runs(visitor: Visitor, world: World) -> 
     )
     await expect(bar).to_have_attribute("aria-label", "1 of 3 steps done")
     await expect(row(page, "Fetch it")).to_contain_text("succeeded")
-    # The same name again: nothing of the job's row tells so but its time.
+    # The same name again: of the job's row, only the time changes.
     await said(world, run, ("embed", "succeeded", {"position": 2, "result": "[1.5]"}))
     await expect(row(page, "Embed it")).to_contain_text("succeeded")
     await said(world, run, ("embed", "running", {"position": 3, "n": 2}))
@@ -63,13 +63,13 @@ async def test_steps_move_while_the_job_runs(visitor: Visitor, world: World) -> 
     await expect(row(page, "Embed it #2")).to_contain_text("1 of 3 retries")
     await expect(row(page, "Embed it #2").get_by_text("Busy: 503").first).to_be_visible()
     await expect(row(page, "tell")).to_contain_text("not cancelable")
-    # A result is unfolded by the keyboard, and its numbers are exact.
+    # The keyboard unfolds a result, and its numbers are exact.
     await row(page, "Fetch it").locator("summary").press("Enter")
     await expect(row(page, "Fetch it").locator(".json")).to_contain_text("9007199254740993")
     await (await world.store()).settle([settlement(run, Completed({"done": True}))])
     await expect(page.locator(".hero").get_by_text("completed")).to_be_visible()
     await expect(row(page, "tell")).to_contain_text("skipped")
-    await expect(row(page, "Fetch it").locator(".json")).to_be_visible()  # still open
+    await expect(row(page, "Fetch it").locator(".json")).to_be_visible()  # the result is still open
     await expect(page.locator(".timeline").get_by_text("step succeeded: fetch")).to_be_visible()
     await expect(page.get_by_role("button", name="Requeue from")).to_have_count(0)
 
@@ -80,8 +80,8 @@ async def test_a_job_starts_again_from_a_step_after_a_look_at_what_is_dropped(vi
     await visitor.log_in()
     await visitor.go(f"job/{job_id}")
     await expect(row(page, "Embed it #2")).to_contain_text("3 of 3 retries")
-    await expect(row(page, "Embed it #2").get_by_text("503: busy").last).to_be_visible()  # a failed one is open
-    await expect(row(page, "tell").get_by_role("button")).to_have_count(0)  # it was never called
+    await expect(row(page, "Embed it #2").get_by_text("503: busy").last).to_be_visible()  # a failed step is open
+    await expect(row(page, "tell").get_by_role("button")).to_have_count(0)  # the step was never called
     await page.get_by_role("button", name="Requeue from Embed it", exact=True).click()
     await expect(dialog.get_by_role("heading")).to_have_text("Requeue from “Embed it”?")
     await expect(dialog).to_contain_text("1 stored result is dropped, and these steps run again: Embed it.")
@@ -91,7 +91,7 @@ async def test_a_job_starts_again_from_a_step_after_a_look_at_what_is_dropped(vi
     await expect(dialog).to_have_count(0)
     assert (await world.job(job_id)).status == "failed"
     await page.get_by_role("button", name="Requeue from Embed it", exact=True).press("Enter")
-    await page.keyboard.type("another model")  # the reason has the focus
+    await page.keyboard.type("another model")  # the field for the reason has the focus
     await page.keyboard.press("Enter")
     await visitor.toast("is pending again")
     await expect(row(page, "Embed it")).to_contain_text("pending")
@@ -114,7 +114,7 @@ async def test_a_job_starts_again_from_the_start_and_not_if_it_has_run_meanwhile
     await more(page, "Requeue from the start…")
     await expect(dialog).to_contain_text("2 stored results are dropped, and these steps run again: Fetch it, Embed it.")
     store = await world.store()
-    await world.jobs.requeue(job_id)  # somebody else was faster
+    await world.jobs.requeue(job_id)  # another operator was faster
     [run] = (await store.claim(claim_by("w2", "pipe"))).jobs
     await store.settle([settlement(run, Failed("again", final=True))])
     await dialog.get_by_role("button", name="Requeue", exact=True).click()

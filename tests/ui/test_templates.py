@@ -56,7 +56,7 @@ def group(page: Page, name: str) -> Any:
 
 
 async def fill_order(page: Page, code: str = "AB") -> None:
-    await page.get_by_label("order_id").fill("12345678901234567")  # which JavaScript would round
+    await page.get_by_label("order_id").fill("12345678901234567")  # JavaScript would round this number
     await group(page, "customer").get_by_label("name", exact=True).fill("Ann")
     await group(page, "items[0]").get_by_label("code").fill("AA")
     await page.get_by_role("button", name="Add to items").click()
@@ -69,7 +69,7 @@ async def test_a_form_is_made_from_the_schema(sqlite_visitor: Visitor, sqlite_wo
     await sqlite_world.jobs.templates.create({"topic": "orders", "version": 1, "schema": ORDER})
     page = await sqlite_visitor.enter("new?topic=orders")
     enqueue = page.get_by_role("button", name="Enqueue")
-    await enqueue.click()  # nothing is sent: these are missing
+    await enqueue.click()  # nothing is sent: these fields are missing
     for field in ("order_id", "mode"):
         await expect(page.get_by_label(field)).to_have_attribute("aria-invalid", "true")
     await expect(page.get_by_label("order_id")).to_be_focused()
@@ -105,7 +105,7 @@ async def test_a_form_is_made_from_the_schema(sqlite_visitor: Visitor, sqlite_wo
     await expect(page.get_by_text("The JSON is not valid")).to_be_visible()
     await expect(enqueue).to_be_disabled()
     await page.get_by_role("button", name="Mend the JSON").click()
-    await expect(text).to_have_value(whole[:-1])  # kept as it was
+    await expect(text).to_have_value(whole[:-1])  # the text stays as it was
     await text.fill(whole.replace('"Ann"', '"Bob"'))
     await page.get_by_role("button", name="Form", exact=True).click()
     await expect(group(page, "customer").get_by_label("name", exact=True)).to_have_value("Bob")
@@ -136,7 +136,7 @@ CHOICES: dict[str, Any] = {
 async def test_a_wrong_value_in_an_alternative_is_shown_at_its_field(
     sqlite_visitor: Visitor, sqlite_world: World
 ) -> None:
-    """Without asking the server, and by the alternative that was chosen."""
+    """The page tells it without the server, and by the alternative that the user chose."""
     await sqlite_world.jobs.templates.create({"topic": "shapes", "schema": CHOICES})
     page = sqlite_visitor.page
     await sqlite_visitor.log_in()
@@ -164,7 +164,7 @@ async def test_a_wrong_value_in_an_alternative_is_shown_at_its_field(
 
 
 async def test_a_wrong_value_in_pasted_json_is_shown_at_its_field(sqlite_visitor: Visitor, sqlite_world: World) -> None:
-    """The tag says which alternative is meant."""
+    """The tag in the value says which alternative is meant."""
     await sqlite_world.jobs.templates.create({"topic": "shapes", "schema": CHOICES})
     page = sqlite_visitor.page
     await sqlite_visitor.log_in()
@@ -233,7 +233,7 @@ async def test_what_the_server_refuses_is_shown_at_its_field(sqlite_visitor: Vis
     await expect(field).to_be_focused()
     await expect(page.locator(".payload [aria-invalid=true]")).to_have_count(1)
     await expect(field).to_have_accessible_description(re.compile("lower"))
-    sqlite_visitor.complaints.clear()  # that it was refused
+    sqlite_visitor.complaints.clear()  # the browser reports the refusal
     await field.fill("UPPER")
     await page.get_by_role("button", name="Enqueue").click()
     await sqlite_visitor.toast("The job is enqueued")
@@ -274,7 +274,7 @@ async def test_a_template_is_disabled_with_a_reason(visitor: Visitor, world: Wor
     await page.get_by_role("textbox", name="Payload").fill("{}")
     await page.get_by_role("button", name="Enqueue").click()
     await expect(page.get_by_role("alert")).to_be_visible()
-    visitor.complaints.clear()  # that it was refused
+    visitor.complaints.clear()  # the browser reports the refusal
     await visitor.go("audit")
     await expect(page.get_by_text("the shop is closed")).to_be_visible()
     await visitor.go("template/orders")
@@ -296,7 +296,7 @@ async def test_templates_are_written_compared_and_changed(sqlite_visitor: Visito
     await text.fill(json.dumps(definition, indent=2))
     await dialog.get_by_role("button", name="Create").click()
     await expect(dialog.locator(".wrong")).to_contain_text("timeout, line")
-    sqlite_visitor.complaints.clear()  # that it was refused
+    sqlite_visitor.complaints.clear()  # the browser reports the refusal
     await text.fill(json.dumps({**definition, "timeout": 60, "retry": [5]}))
     await dialog.get_by_role("button", name="Create").click()
     await sqlite_visitor.toast("orders, version 2, is created")
@@ -319,7 +319,7 @@ async def test_templates_are_written_compared_and_changed(sqlite_visitor: Visito
     await text.fill(json.dumps({**changed, "schema": None}))
     await dialog.get_by_role("button", name="Save").click()
     await expect(dialog.get_by_text("Frozen, but changed: schema")).to_be_visible()
-    sqlite_visitor.complaints.clear()  # that it was refused
+    sqlite_visitor.complaints.clear()  # the browser reports the refusal
 
 
 async def test_a_job_says_where_it_stands_in_its_line(visitor: Visitor, world: World) -> None:

@@ -59,7 +59,7 @@ async def test_a_waiting_job_gets_its_signal_by_a_form(visitor: Visitor, world: 
     await expect(state).to_contain_text(re.compile(r"Until .* in 59 min\. Then it goes on without the signal\."))
     await expect(row(page, "Wait for decision")).to_contain_text("waiting")
     await expect(row(page, "Wait for decision")).to_contain_text("ends in 59 min")
-    # The wait is no work: it counts neither here nor in the bar.
+    # A wait is not work: it counts neither in the list of steps nor in the bar.
     bar = page.get_by_role("region", name="Steps").get_by_role("img")
     await expect(bar).to_have_attribute("aria-label", "1 of 1 step done, now Wait for decision")
     await expect(page.get_by_text("@signal")).to_have_count(0)
@@ -70,7 +70,7 @@ async def test_a_waiting_job_gets_its_signal_by_a_form(visitor: Visitor, world: 
     await dialog.get_by_label("note").fill("FINE")
     await dialog.get_by_label("Why?").fill("they called")
     await dialog.get_by_role("button", name="Send", exact=True).click()
-    # The server refuses it, and the form shows that at the field.
+    # The server refuses the note, and the form shows that at its field.
     note = dialog.locator('[data-path="data.note"]')
     await expect(note.locator(".wrong")).to_be_visible()
     await expect(note.get_by_label("note")).to_be_focused()
@@ -85,7 +85,7 @@ async def test_a_waiting_job_gets_its_signal_by_a_form(visitor: Visitor, world: 
     await expect(timeline(page, "got decision, goes on")).to_contain_text("they called")
     await expect(timeline(page, "waits for decision")).to_be_visible()
     assert await audited(world, job_id) == [("signal", "they called")]
-    # The next run reads it.
+    # The next run reads the signal.
     run = await run_of(await world.store(), job_id)
     taken = await take(await world.store(), run, seconds=HOUR)
     assert (taken.state, taken.result) == (StepState.SUCCEEDED, '{"ok":true,"note":"fine"}')
@@ -114,7 +114,7 @@ async def test_a_signal_without_a_schema_is_json_and_exact(sqlite_visitor: Visit
     store = await sqlite_world.store()
     run = await run_of(store, job_id)
     assert (await take(store, run)).result == '{"n":9007199254740993}'
-    # A running job keeps a signal until it waits for it. Nothing at all is null.
+    # A running job keeps a signal until it waits for it. An empty field sends null.
     await more(page, "Send a signal…")
     await dialog.get_by_label("Signal").fill("go/on")
     await dialog.get_by_role("button", name="Send", exact=True).click()
@@ -149,7 +149,7 @@ async def test_a_wait_is_ended_now(visitor: Visitor, world: World) -> None:
     await page.keyboard.press("Escape")
     await expect(dialog).to_have_count(0)
     assert (await world.job(job_id)).status == "waiting"
-    # Another process ends it: the page follows.
+    # Another process ends the wait, and the page follows.
     await world.jobs.wake(job_id)
     await expect(page.locator(".hero").get_by_text("pending")).to_be_visible()
     await expect(timeline(page, "goes on without decision")).to_be_visible()

@@ -1,4 +1,4 @@
-"""`jobs`: Jobs on each store in turn. `quick`: Jobs in memory, for what does not depend on the store."""
+"""`jobs`: Jobs on each store in turn. `quick`: Jobs in memory, for tests that do not depend on the store."""
 
 import threading
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from tests.waiting import until
 
 
 def own_threads() -> list[str]:
-    """The threads that run handlers, or watch them."""
+    """Return the names of the threads that run handlers or watch them."""
     return [one.name for one in threading.enumerate() if one.name in ("rowlock-handler", "rowlock-wasm-watch")]
 
 
@@ -24,7 +24,7 @@ async def jobs(url: str) -> AsyncIterator[Jobs]:
 
 @pytest.fixture
 async def quick(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Jobs]:
-    """At the end, no thread may be left behind."""
+    """Yield Jobs in memory. After the test, no thread may be left behind."""
     monkeypatch.setattr(watch, "_LINGER", 0.05)
     async with Jobs("sqlite:///:memory:") as jobs:
         yield jobs

@@ -1,4 +1,4 @@
-"""Modules for tests, written as WebAssembly text: only the instructions of _start are given."""
+"""WebAssembly modules for tests. A test gives only the instructions of _start, as text."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from wasmtime import wat2wasm
 from rowlock.wasm.binary import PAGE
 from rowlock.wasm.handler import HOST_MODULES
 
-# A vector for fd_read and fd_write at 0, the number of bytes at 8, and the rest of the page for data.
+# The iovec for fd_read and fd_write is at 0, the number of bytes at 8, and the data are in the rest of the page.
 ECHO = """
     (i32.store (i32.const 0) (i32.const 64)) (i32.store (i32.const 4) (i32.const 60000))
     (drop (call $fd_read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))
@@ -18,7 +18,7 @@ ECHO = """
 
 
 def imports(text: str) -> str:
-    """The imports of the host functions that are called in this text, by their own names."""
+    """Return the imports of the host functions that this text calls. Each import keeps the function's name."""
     found = []
     for module, functions in HOST_MODULES.items():
         for name, function in functions.items():
@@ -36,7 +36,7 @@ def wat(start: str, *, more: str = "", memory: str = "1") -> str:
 
 
 def writing(text: str | bytes, fd: int = 1) -> str:
-    """Instructions that write this text."""
+    """Return instructions that write this text."""
     data = text.encode() if isinstance(text, str) else text
     assert len(data) < PAGE - 64
     stores = "".join(f"(i32.store8 (i32.const {64 + n}) (i32.const {byte}))" for n, byte in enumerate(data))
@@ -46,7 +46,7 @@ def writing(text: str | bytes, fd: int = 1) -> str:
 
 
 def text_at(place: int, text: str) -> str:
-    """A data segment."""
+    """Return a data segment with this text."""
     escaped = "".join(f"\\{byte:02x}" for byte in text.encode())
     return f'(data (i32.const {place}) "{escaped}")'
 

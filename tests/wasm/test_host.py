@@ -1,4 +1,5 @@
-"""What a module gets from its host: WASI's streams, clocks and random bytes, and the functions of rowlock."""
+"""The functions that the host gives to a module: WASI's streams, clocks and random bytes, and rowlock's own
+functions."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.runtime.running import ran
 from tests.waiting import status_of, until
 from tests.wasm.modules import ECHO, saved, text_at, wat, writing
 
-# Write the bytes from `place` on as a JSON text: each byte as two letters from "a" (0) to "p" (15).
+# $show writes `size` bytes from `place` on as a JSON text: each byte as two letters from "a" (0) to "p" (15).
 SHOW = """
     (func $show (param $place i32) (param $size i32) (local $n i32) (local $byte i32)
         (i32.store8 (i32.const 30000) (i32.const 34))
@@ -36,7 +37,7 @@ SHOW = """
 
 
 def shown(job: Job) -> bytes:
-    """What $show has written."""
+    """Return the bytes that $show has written."""
     assert job.status is Status.COMPLETED, job.last_error
     return bytes(
         (ord(high) - 97) << 4 | ord(low) - 97 for high, low in zip(job.result[::2], job.result[1::2], strict=True)
@@ -50,12 +51,12 @@ def number(job: Job) -> int:
 async def run(jobs: Jobs, folder: Path, text: str, payload: dict[str, Any] | None = None, **options: Any) -> Job:
     topic = f"work{len(jobs.tasks)}"
     jobs.wasm(topic, saved(folder, text, f"{topic}.wasm"), **{"max_retries": 0, **options})
-    await jobs.stop(grace=0)  # the next worker knows the new topic
+    await jobs.stop(grace=0)  # so that the worker starts again with the new topic
     return await ran(jobs, topic, payload or {})
 
 
 def answers(call: str) -> str:
-    """A module that shows the number which this call returns."""
+    """Return a module that shows the number which this call returns."""
     return wat(f"(i32.store (i32.const 40000) {call}) (call $show (i32.const 40000) (i32.const 4))", more=SHOW)
 
 
@@ -75,7 +76,8 @@ async def test_no_output_is_null(quick: Jobs, tmp_path: Path) -> None:
 
 
 async def test_stdin_is_read_to_its_end_in_tiny_pieces(quick: Jobs, tmp_path: Path) -> None:
-    """Byte for byte into stdout, until fd_read says that nothing is left; and then once more."""
+    """The module copies stdin to stdout byte by byte, until fd_read reports the end. Another fd_read reports it
+    again."""
     piece = "(call $fd_read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8))"
     text = wat(f"""
         (i32.store (i32.const 0) (i32.const 64)) (i32.store (i32.const 4) (i32.const 1))
@@ -91,7 +93,7 @@ async def test_stdin_is_read_to_its_end_in_tiny_pieces(quick: Jobs, tmp_path: Pa
 
 
 async def test_a_large_output_is_written_piece_by_piece(quick: Jobs, tmp_path: Path) -> None:
-    """One fd_write takes 64 KiB at most, and says so."""
+    """One fd_write takes 64 KiB at most, and returns how much it took."""
     text = wat(
         """(memory.fill (i32.const 64) (i32.const 32) (i32.const 200000))
         (i32.store (i32.const 0) (i32.const 64)) (i32.store (i32.const 4) (i32.const 200000))
@@ -141,7 +143,7 @@ TIME = wat(
     "(drop (call $clock_time_get (i32.const 0) (i64.const 1) (i32.const 64)))(call $show (i32.const 64) (i32.const 8))",
     more=SHOW,
 )
-# Show the bytes in the log, and fail: the next run is of the same job.
+# Show the bytes in the log, and fail, so that the same job runs again.
 RANDOM = wat(
     "(drop (call $random_get (i32.const 64) (i32.const 32))) (call $show (i32.const 64) (i32.const 32)) unreachable",
     more=SHOW.replace("$fd_write (i32.const 1)", "$fd_write (i32.const 2)"),
@@ -190,7 +192,7 @@ async def test_its_only_argument_is_its_name(quick: Jobs, tmp_path: Path) -> Non
 
 
 def sleeping(seconds: int) -> str:
-    """Wait for a clock by poll_oneoff, and show the number of events."""
+    """Return a module that waits for a clock by poll_oneoff, and shows the number of events."""
     return wat(
         f"""(i64.store (i32.const 64) (i64.const 7)) (i32.store (i32.const 80) (i32.const 1))
         (i64.store (i32.const 88) (i64.const {seconds * 10**9}))
@@ -251,7 +253,7 @@ async def snoozed(jobs: Jobs, job_id: str) -> Job | None:
 
 
 def enqueuing(job: str, room: int = 1000) -> str:
-    """Enqueue this job, and answer what the host answers."""
+    """Return a module that enqueues this job, and returns the host's answer."""
     return wat(
         f"""(local $size i32)
         (local.set $size

@@ -1,4 +1,4 @@
-"""A module that does its worst fails its own job, with a reason, and nothing else."""
+"""A hostile module fails its own job, with a reason, and harms nothing else."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from tests.wasm.modules import ECHO, saved, text_at, wat, writing
 
 
 class Hostile(NamedTuple):
-    text: str  # of the module
+    text: str  # the module
     reason: str  # a part of the job's error
     options: WasmOptions | None = None
 
@@ -36,7 +36,7 @@ def bad_vector(function: str, fd: int, pointer: int, size: int) -> str:
 
 
 HOSTILE = {
-    # Without end
+    # Endless modules
     "loops": Hostile(wat(FOREVER), "used up its fuel of 10,000,000", QUICK),
     "loops past its timeout": Hostile(wat(FOREVER), "Timed out", {"fuel": 1 << 62, "timeout": 0.5}),
     "loops in its start function": Hostile(
@@ -121,7 +121,7 @@ HOSTILE = {
     "divides by zero": Hostile(wat("(drop (i32.div_s (i32.const 1) (i32.const 0)))"), "divided an integer by zero"),
     "overflows": Hostile(wat("(drop (i32.div_s (i32.const 0x80000000) (i32.const -1)))"), "overflowed"),
     "converts NaN": Hostile(wat("(drop (i32.trunc_f64_s (f64.const nan)))"), "no integer"),
-    # Its end
+    # Exit codes
     "exits with 1": Hostile(wat("(call $proc_exit (i32.const 1))"), "exited with code 1"),
     "exits with 255": Hostile(wat("(call $proc_exit (i32.const 255))"), "exited with code 255"),
     "exits with -1": Hostile(wat("(call $proc_exit (i32.const -1))"), "exited with code 4294967295"),
@@ -129,7 +129,7 @@ HOSTILE = {
         wat(writing("first\nno such file", fd=2) + "(call $proc_exit (i32.const 3))"),
         "code 3. Its last lines on stderr: first | no such file",
     ),
-    # Its result
+    # Results
     "answers no JSON": Hostile(wat(writing("hello")), "stdout must be JSON"),
     "answers half a JSON": Hostile(wat(writing('{"a": ')), "stdout must be JSON"),
     "answers two JSONs": Hostile(wat(writing("{} {}")), "stdout must be JSON"),

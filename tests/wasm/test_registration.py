@@ -1,4 +1,4 @@
-"""What can't run is refused when it is registered, with the field and a way out."""
+"""A module that can't run is refused when it is registered. The error names the field and a way out."""
 
 import subprocess
 import sys
@@ -103,7 +103,7 @@ def test_a_file_that_is_no_module(jobs: Jobs, tmp_path: Path, data: bytes, code:
             "missing",
             "name the topics",
         ),
-        # Proposals that are off
+        # WebAssembly proposals that rowlock turns off
         (wat("", more="(memory 1)"), "file", "invalid_wasm", "multiple memories"),
         ('(module (memory (export "memory") i64 1) (func (export "_start")))', "file", "invalid_wasm", "memory64"),
         ('(module (memory (export "memory") 1 2 shared) (func (export "_start")))', "file", "invalid_wasm", "threads"),

@@ -47,7 +47,7 @@ async def all_ended(jobs: Jobs) -> bool:
 
 
 async def test_a_call_sees_nothing_of_earlier_ones(quick: Jobs, tmp_path: Path) -> None:
-    """The module counts in its memory, in a global and in a table: each call finds them new."""
+    """The module changes its memory, a global and a table. Each call finds them in their first state."""
     text = wat(
         f"""(if (i32.load (i32.const 40000)) (then unreachable))
         (if (global.get $g) (then unreachable))
@@ -64,7 +64,7 @@ async def test_a_call_sees_nothing_of_earlier_ones(quick: Jobs, tmp_path: Path) 
 
 
 async def test_calls_at_the_same_time_end_each_in_its_own_way(quick: Jobs, tmp_path: Path) -> None:
-    """wasmtime keeps the last exception of a host function for all threads: none of ours may get there."""
+    """wasmtime keeps one last exception of a host function for all threads. No exception of rowlock may get there."""
     texts = {
         "succeeds": wat(writing("1")),
         "exits": wat("(call $proc_exit (i32.const 3))"),
@@ -104,7 +104,7 @@ class Away:
 
 
 def test_an_outage_leaves_the_module_as_it_came(tmp_path: Path) -> None:
-    """The worker knows that very error, and charges no retry for it."""
+    """The host function's error leaves the module as the same object. So the worker knows it, and charges no retry."""
     call = "(loop $a (drop (call $enqueue (i32.const 64) (i32.const 16) (i32.const 1000) (i32.const 200))) (br $a))"
     file = saved(tmp_path, wat(call, more=text_at(64, '{"topic":"work"}')))
     task = Jobs("sqlite:///:memory:").wasm("work", file, enqueue=["work"])
@@ -121,7 +121,7 @@ async def test_a_new_file_has_no_effect_on_a_registered_module(quick: Jobs, tmp_
 
 
 async def test_a_cancel_interrupts_one_of_several_loops(jobs: Jobs, tmp_path: Path) -> None:
-    """They run at the same time, in one module: a loop releases Python's lock."""
+    """The loops of one module run at the same time, because a loop releases the GIL."""
     task = jobs.wasm("loops", saved(tmp_path, wat(FOREVER)), fuel=1 << 62, max_retries=0)
     await jobs.start(concurrency=5)
     made = await jobs.enqueue_many([task.draft() for _ in range(3)])
@@ -208,7 +208,7 @@ async def test_it_runs_in_a_child_process(tmp_path: Path) -> None:
 
 
 async def test_the_examples_run(jobs: Jobs) -> None:
-    """thumbnail.wasm is C, words.wasm Rust, javascript.wasm JavaScript."""
+    """thumbnail.wasm is written in C, words.wasm in Rust, javascript.wasm in JavaScript."""
     thumbnail = jobs.wasm("thumbnail", EXAMPLES / "thumbnail.wasm", memory=8 << 20, max_retries=9)
     words = jobs.wasm("words", EXAMPLES / "words.wasm", enqueue=["report"], max_retries=0)
     order = jobs.wasm("order", EXAMPLES / "javascript.wasm", max_retries=0)
@@ -217,7 +217,7 @@ async def test_the_examples_run(jobs: Jobs) -> None:
     assert (job.progress, job.message) == (100.0, "scaling")
     assert [line.text for line in (await jobs.logs(job.id)).lines] == ["scaled 4 x 2 to 2 x 1"]
     job = await ran(jobs, thumbnail, width=9, height=2, pixels="AAIEBggKDA4=", factor=2)
-    assert (job.status, job.retries) == (Status.FAILED, 0)  # rowlock_fail
+    assert (job.status, job.retries) == (Status.FAILED, 0)  # it called rowlock_fail, so no retry was used
     assert "pixels: must be width × height bytes" in (job.last_error or "")
     job = await ran(jobs, words, text="drei süße Wörter", report_to="report")
     assert job.result == {"words": 3, "longest": "Wörter"}

@@ -1,6 +1,6 @@
 // A flow of pg-boss: node pg-boss.mjs URL KIND JOBS. Prints [seconds to enqueue, seconds until the last job has run].
-// Jobs are worked by fetch and complete, as in ../pg-boss.mjs. By itself it looks for jobs to unblock every 5 s, and once a
-// second at most. Here the worker asks for that (resolveFlow) whenever it finds no job.
+// Jobs are worked by fetch and complete, as in ../pg-boss.mjs. By itself pg-boss looks for jobs to unblock every 5 s, and
+// once a second at most. Here the worker asks for that (resolveFlow) whenever it finds no job.
 
 import { setTimeout as sleep } from "node:timers/promises";
 import { PgBoss } from "pg-boss";

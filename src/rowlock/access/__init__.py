@@ -1,1 +1,1 @@
-"""Who may do what: rules, identities, tokens, accounts and settings."""
+"""Access control: rules, identities, tokens, accounts and settings."""

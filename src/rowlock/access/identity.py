@@ -46,7 +46,7 @@ class Identity(Struct, frozen=True, kw_only=True):
 
     @property
     def by(self) -> str:
-        """The caller's name for the audit, in a form that every database can store."""
+        """Return the caller's name for the audit, in a form that every database can store."""
         return clean_text(f"{self.kind} {self.name or self.id}"[:200]) if self.id else self.kind
 
     def has(self, scope: str) -> bool:
@@ -54,7 +54,7 @@ class Identity(Struct, frozen=True, kw_only=True):
 
     @property
     def reach(self) -> Condition:
-        """Which jobs the caller's token is for, whatever scopes and rules allow."""
+        """Return the condition on jobs that the caller's token is for, whatever scopes and rules allow."""
         bounds: list[Condition] = []
         if self.topics is not None:
             bounds.append(Some(tuple(Compared("topic", "=", topic) for topic in self.topics)))
@@ -72,12 +72,12 @@ class Identity(Struct, frozen=True, kw_only=True):
     @property
     def is_narrow(self) -> bool:
         """True for a token for one job or for the jobs of one scope. The token is the whole grant: rules add nothing to
-        it, it makes no other tokens, and what is not about single jobs is none of its business."""
+        it, it makes no other tokens, and it may do nothing that is not about single jobs."""
         return self.job is not None or self.jobs_of is not None
 
     @property
     def caller(self) -> tuple[str, ...]:
-        """Who this is for limits and cursors. A page renews its token, and stays the same caller by it."""
+        """Return the key of the caller for limits and cursors. It stays the same when a page renews its token."""
         if self.jobs_of is not None:
             return ("scope", *self.jobs_of, *(self.topics or ()))
         return (self.kind, self.id)

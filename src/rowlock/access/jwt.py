@@ -98,7 +98,7 @@ def is_valid_at(now: float, claims: Mapping[str, Any]) -> bool:
     for name in ("exp", "nbf", "iat"):
         moment = claims.get(name, now)
         is_number = isinstance(moment, int | float) and not isinstance(moment, bool)
-        if not is_number or not 0 <= moment <= _LAST:  # NaN is not either
+        if not is_number or not 0 <= moment <= _LAST:  # also refuses NaN
             raise BadClaim(name, "bad_claim", "must be a number: seconds since 1970, before the year 10000")
     is_over = claims["exp"] <= now - _LEEWAY
     return not is_over and max(claims.get("nbf", 0), claims.get("iat", 0)) <= now + _LEEWAY
@@ -124,7 +124,7 @@ class KeySet:
         if wanted in self._keys and time.monotonic() - self._read_at <= _FRESH:
             return self._keys[
                 wanted
-            ]  # a token with an invented key makes the server read again, but others don't wait for it
+            ]  # a token with an invented key makes the server read again, but other requests don't wait
         async with self._lock:
             age = time.monotonic() - self._read_at
             if age > _FRESH or (wanted not in self._keys and age > _AGAIN):
@@ -153,7 +153,7 @@ class KeySet:
                 try:
                     keys[one.get("kid")] = jwt.PyJWK(one)
                 except (jwt.PyJWTError, ValueError, TypeError, KeyError):
-                    continue  # not a key that we support; the others are used
+                    continue  # not a key that we support; the other keys are used
         if listed and not keys:
             raise ValueError("none of its keys is one that we take")
         return keys

@@ -1,4 +1,4 @@
-"""The setting public_url: the URL under which others reach the HTTP API, with the prefix if it is mounted under one."""
+"""The setting public_url: the URL under which clients reach the HTTP API, with the prefix at which it is mounted."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _MOST = 500  # ids in one statement
 
 
 class RecordBatches:
-    """For one event loop."""
+    """Reads records for one event loop."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]], kind: str) -> None:
         self._store = store

@@ -57,7 +57,7 @@ _MOST_BEGINNINGS = 20  # of one value before such a place
 _MOST_KNOWN = 10_000  # names of fields that are remembered
 _MOST_PATHS = 100  # hidden paths that an answer names
 _BETWEEN = "\0"  # joins texts that are searched together, and the names of a path: no job holds it
-_WORDS = ("last_error", "message", "stage", "cancel_reason")  # columns of a job that hold sentences
+_WORDS = ("last_error", "message", "stage", "cancel_reason")  # columns of a job that hold text for people
 _LEFT_OUT = re.compile(r"\n… [\d,]+ bytes left out …\n")  # core.codec.clean_text cuts the middle out
 _STEPS = ("steps", "result")  # the path of each step's result
 _NESTED = frozenset({dict, list})
@@ -84,7 +84,7 @@ class Hidden(Struct, frozen=True):
 
 
 class _Found(Struct):
-    """What a walk through a job's JSON has found: paths of hidden fields, and their values."""
+    """The result of a walk through a job's JSON: paths of hidden fields, and their values."""
 
     paths: dict[str, None] = {}
     values: set[str] = set()
@@ -95,7 +95,7 @@ class _Found(Struct):
             self.paths[".".join(path)] = None
 
     def take(self, value: Any) -> None:
-        """Add the texts and numbers of a hidden value, until there is one too many."""
+        """Add the texts and numbers of a hidden value, until the limit on their number is exceeded."""
         left = [value]
         while left and self.leaves <= _MOST_LEAVES:
             one = left.pop()
@@ -130,7 +130,7 @@ def redaction(patterns: tuple[str, ...]) -> Redaction:
 
 
 class Redaction:
-    """Hides secrets in everything that leaves the server, whoever the caller is. `job`: whose secrets to hide in other
+    """Hides secrets in everything that leaves the server, from every caller. `job`: its secrets are hidden in other
     things as well."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -139,7 +139,7 @@ class Redaction:
         names = {path[-1] for path in paths}
         self._named_values = NamedValues(names)
         self._part, self._name = part_of(names), any_of(names)
-        self._path = _ending(paths)  # of no path: `fits` asks for the name first
+        self._path = _ending(paths)  # there may be no paths: `fits` checks the name first
         self._above = [_ending([path[:n]]) for path in paths for n in range(1, len(path))]
         self._known: dict[str, bool] = {}  # by name: can a field of this name be hidden?
         self._is_on = bool(patterns)
@@ -216,7 +216,7 @@ class Redaction:
         told = self._told({"payload": payload, "result": result, **words}, found)
         changes = {name: value for name, value in told.items() if value is not getattr(job, name)}
         of_steps = []
-        for step, walked in zip(steps, results, strict=True):  # one by one: a large one must not hide all others
+        for step, walked in zip(steps, results, strict=True):  # one by one: a large result must not hide the others
             said = self._told({"steps": {"result": walked, "error": step.error}}, found)["steps"]
             of_steps.append((said["result"], said["error"]))
         return Hidden(replace(job, **changes) if changes else job, list(found.paths), of_steps)
@@ -240,8 +240,8 @@ class Redaction:
         return replace(entry, **self._told({"data": data, "reason": entry.reason}, found))
 
     def filter(self, filter: dict[str, Any]) -> dict[str, Any]:
-        """Return a bulk action's filter without secrets. A caller who may reveal a value may filter by it; the others
-        see the filter."""
+        """Return a bulk action's filter without secrets. A caller who may reveal a value may filter by it; other
+        callers see the filter."""
         found = _Found()
         told: dict[str, Any] = self._told(self._filter(filter, found), found)
         return told
@@ -337,7 +337,7 @@ class Redaction:
 
 
 def _ending(paths: Sequence[Sequence[str]]) -> re.Pattern[str]:
-    """Return what finds paths that end like one of these."""
+    """Return an expression that finds paths that end like one of these."""
     ends = "|".join(_BETWEEN.join(map(glob, path)) for path in paths)
     return re.compile(rf"(?:\A|\0)(?:{ends})\Z")
 

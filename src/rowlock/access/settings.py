@@ -42,7 +42,7 @@ GRANTED_BY = {
 class AccessSettings(Struct, frozen=True, kw_only=True):
     """`enqueue_rule` is judged on the new job, the other rules on existing jobs; '' is superusers only.
     `allowed_topics`: topics that may be enqueued over HTTP; empty: all. `redact`: patterns of fields that are hidden
-    over HTTP. `public_url`: where others reach the HTTP API, for the addresses of callbacks; '': not set.
+    over HTTP. `public_url`: where clients reach the HTTP API, for the addresses of callbacks; '': not set.
     `worker_pool_size`, and `poll_interval` and `lock_duration` in seconds, are for workers."""
 
     http_enabled: bool = True
@@ -152,7 +152,7 @@ def read(record: Record | None) -> Current:
 
 
 def _is_good(name: str, value: Any) -> bool:
-    """False for settings of another version of rowlock that this one does not know."""
+    """Return False for settings of another version of rowlock that this one does not know."""
     if name not in NAMES or value is None:
         return False
     try:

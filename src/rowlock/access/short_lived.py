@@ -34,12 +34,12 @@ _PAUSE = 0.02  # seconds, longer with each try
 _PARTS = 64  # an end is rounded up by less than this part of the token's life, so that a count stays small
 
 
-# One after the other in one process: they write the same count, and would only be in each other's way.
+# Requests in one process take turns: they write the same count, and would only make each other fail.
 _turns: WeakKeyDictionary[Store, asyncio.Lock] = WeakKeyDictionary()
 
 
 class Bound(Struct, frozen=True):
-    """How many tokens of one maker may be valid at the same time."""
+    """The number of tokens of one maker that may be valid at the same time."""
 
     in_all: int
     for_one: int  # job or scope
@@ -50,8 +50,8 @@ BY_SCOPE = Bound(100_000, 100)  # for a program, a token or a superuser
 
 
 class Maker(Struct, frozen=True):
-    """Who makes tokens. `id` names it among all makers, `by` in the audit. Its tokens stay within its own `topics`, and
-    end no later than it does."""
+    """A caller that makes tokens. `id` names it among all makers, `by` in the audit. Its tokens stay within its own
+    `topics`, and end no later than it does."""
 
     id: str
     by: str
@@ -136,7 +136,7 @@ async def create(
                     store, known_as, scopes, by=maker.by, reason=reason, topics=maker.topics, job=job, scope=scope,
                     scope_id=scope_id, enqueue=enqueue, expires_at=ends, maker=maker.id, beside=beside,
                 )  # fmt: skip
-            except tokens.Changed:  # another process, for the same maker
+            except tokens.Changed:  # by another process, for the same maker
                 await asyncio.sleep(random.uniform(0, _PAUSE * (n + 1)))  # noqa: S311 - no secret
     raise StoreBusy("too many tokens are made at the same moment")
 

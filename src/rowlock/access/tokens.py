@@ -65,7 +65,7 @@ def identity(token: Token) -> Identity:
         topics=token.topics,
         job=token.job,
         maker="" if token.job is None else token.created_by,
-        jobs_of=None if token.scope is None else (token.scope, token.scope_id or ""),  # '' is nobody's
+        jobs_of=None if token.scope is None else (token.scope, token.scope_id or ""),  # no job has ''
         enqueues=token.enqueue,
         expires_at=token.expires_at,
     )

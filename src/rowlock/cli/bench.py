@@ -118,7 +118,7 @@ async def _bench(jobs: Jobs, plan: Plan) -> Report:
     await _ask_if_others_are_here(jobs, plan)
     me = asyncio.current_task()
     assert me is not None  # noqa: S101 - narrows the type
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C, for which asyncio does it
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as for Ctrl-C, which asyncio handles
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             asyncio.get_running_loop().add_signal_handler(number, me.cancel)
     bench = Bench(jobs, concurrency=plan.concurrency, payload=plan.payload)

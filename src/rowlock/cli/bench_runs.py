@@ -260,7 +260,7 @@ class Workers:
             self._log.close()
 
     def demand(self) -> None:
-        """Raise if they have ended."""
+        """Raise if the workers have ended."""
         if self._process.returncode is not None:
             self.tell_log()
             raise click.ClickException("the workers have ended")

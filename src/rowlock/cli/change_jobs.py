@@ -35,7 +35,7 @@ _AT_ONCE = 8  # jobs changed at the same time: fewer than a pool has connections
 
 
 def _command(verb: str, text: str, *, edits: bool = False) -> click.Command:
-    """`edits`: jobs that are given by id can be changed with it."""
+    """Return the command for a verb. `edits`: its options can also edit jobs that are given by id."""
     states = sorted(MOVES[verb].sources)
 
     @click.command(

@@ -164,7 +164,7 @@ def _picture(jobs: Jobs, stats: Stats, recent: list[Job], began: float) -> Group
         table.add_row(
             job.topic, Text(_status(job), style=style), str(max(job.attempts, 1)), bar, Text(_story(job), style="dim")
         )
-    url = jobs.settings.url if jobs.settings.url.startswith("sqlite:") else "…"  # others may hold a password
+    url = jobs.settings.url if jobs.settings.url.startswith("sqlite:") else "…"  # other URLs may hold a password
     foot = Text(f"From another terminal: rowlock top --url '{url}'    Ctrl-C ends it.", style="dim")
     return Group(head, Text(), table, Text(), foot)
 

@@ -22,7 +22,7 @@ EVERY_MINUTE = Recurring(
 )
 _NIGHTLY, _HOURLY, _WEEKLY = "Sales, every night", "Sales, every hour", "A mail on Mondays"
 _ANN = "ann@example.org"
-_NIGHTS = 3  # that Ann has had reported later
+_NIGHTS = 3  # past nights for which Ann backfills the report
 
 
 async def report_sales(ctx: Context, period: str, until: str) -> str:
@@ -33,7 +33,7 @@ async def report_sales(ctx: Context, period: str, until: str) -> str:
 
 
 async def put_schedules(jobs: Jobs) -> None:
-    """Put what the page shows beside the schedule in code. A second call changes nothing."""
+    """Put the schedules that the page shows beside the schedule in code. A second call changes nothing."""
     await jobs.schedules.put(
         _NIGHTLY,
         (TOPIC, {"period": "day", "until": "{{fire_at_local}}"}),

@@ -1,4 +1,4 @@
-"""The demo's job that waits for a person: a refund that somebody must approve."""
+"""The demo's job that waits for a person: a refund that an operator must approve."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _tree(graph: Graph) -> Iterator[tuple[str, FlowNode]]:
     above: dict[str, str] = {}
     place = {node.id: n for n, node in enumerate(graph.nodes)}
     for edge in graph.edges:
-        # What a job has started by ctx.gather stands below it.
+        # A job that was started by ctx.gather stands below the job that started it.
         parent, child = (edge.parent, edge.child) if edge.call is None else (edge.child, edge.parent)
         if child not in above or place[above[child]] < place[parent]:
             above[child] = parent

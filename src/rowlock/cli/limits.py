@@ -93,7 +93,7 @@ def _print(found: Sequence[LimitInfo]) -> None:
 
 
 def _name(name: str) -> str:
-    """On a terminal, the other columns need room, too."""
+    """Return the name, cut on a terminal, where the other columns need room, too."""
     return f"{name[: _LONGEST - 1]}…" if is_fancy() and len(name) > _LONGEST else name
 
 

@@ -118,7 +118,7 @@ class PathOrPayload(PathValue):
 
 
 def priority(text: str) -> int | str:
-    """A number, or a name that core knows."""
+    """Return the priority as a number, or the name of a priority, which core checks."""
     try:
         return int(text)
     except ValueError:
@@ -126,7 +126,7 @@ def priority(text: str) -> int | str:
 
 
 def tags(text: str) -> list[str]:
-    """Tags with commas between."""
+    """Return the tags of a text that has commas between them."""
     return [tag.strip() for tag in text.split(",") if tag.strip()]
 
 

@@ -124,7 +124,7 @@ async def _last_jobs(jobs: Jobs, found: Sequence[Schedule]) -> LastJobs:
 
 
 def _last_job_document(schedule: Schedule, last_jobs: LastJobs) -> dict[str, Any] | None:
-    """Return None if there was no job yet. The status of one that was pruned is null."""
+    """Return the JSON of the last job; None if there was no job yet. The status of a job that was pruned is null."""
     if schedule.last_job_id is None:
         return None
     job = last_jobs.get(schedule.last_job_id)
@@ -199,7 +199,7 @@ def _next_run(schedule: Schedule) -> str:
     if at is None or schedule.is_paused:
         return ""
     said = moment(at)
-    return f"{said.removesuffix(' ago')} late" if said.endswith(" ago") else said  # no worker and no server looks
+    return f"{said.removesuffix(' ago')} late" if said.endswith(" ago") else said  # no process fires schedules
 
 
 def _cell(text: str, below: str = "", style: str = "") -> Text:
@@ -449,7 +449,7 @@ def _named_by(options: Mapping[str, str]) -> Iterator[None]:
 
 
 def _when(given: dict[str, Any]) -> When | None:
-    """Return what --cron or --every say, and take their options out of `given`. None: neither is there."""
+    """Return the times that --cron or --every give, and take their options out of `given`. None: neither is there."""
     names = ("cron", "zone", "gap", "overlap", "every", "anchor")
     said = {name: value for name in names if (value := given.pop(name)) is not None}
     if "cron" in said and "every" in said:
@@ -701,7 +701,7 @@ def publish(db: Database, app: str) -> None:
 
 
 def published(changed: Sequence[Schedule]) -> str:
-    """Return what `publish` has done, in words; empty if it has changed nothing."""
+    """Return in words the changes that `publish` has made; empty if it has changed nothing."""
     absent = sum(one.absent for one in changed)
     stored = len(changed) - absent
     said = [f"{how_many(stored, 'schedule')} published"] if stored else []

@@ -68,7 +68,7 @@ def dev(app: str, concurrency: int | None, grace: float | None, verbose: bool, *
 
 
 def _run(jobs: Jobs, settings: config.ServerSettings, verbose: bool, worker: dict[str, Any] | None = None) -> None:
-    """`worker`: the settings of a worker to run as well; None: run no worker."""
+    """Run the server. `worker`: the settings of a worker to run as well; None: run no worker."""
     from rowlock.http import server
 
     server.api_settings(settings)  # raises before the port is taken

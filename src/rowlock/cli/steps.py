@@ -47,7 +47,7 @@ def print_steps(found: Sequence[StepStatus]) -> None:
 
 
 def _words(step: StepStatus) -> str:
-    """Return what a wait or an address is."""
+    """Return a description of a wait or an address; empty for a step."""
     match step.kind:
         case "signal":
             return f"wait for {step.name}"

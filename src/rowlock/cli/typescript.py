@@ -193,7 +193,7 @@ def _grouped(text: str) -> str:
 
 
 def _literal(value: Any) -> str:
-    """JSON is a literal type of TypeScript, but for lists and objects."""
+    """Return a JSON value as a literal type of TypeScript. Only lists and objects are written differently."""
     if isinstance(value, list):
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, Mapping):

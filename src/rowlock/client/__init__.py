@@ -1,1 +1,1 @@
-"""What `Jobs` is made of: sharing commits, ringing the bell, and a thread for callers without an event loop."""
+"""The parts of `Jobs`: shared commits, the doorbell of workers, and a thread for callers without an event loop."""

@@ -1,4 +1,4 @@
-"""Callbacks: addresses by which the outside answers a job that waits.
+"""Callbacks: addresses by which an external system answers a job that waits.
 
 An address ends in a token that names the job, the signal and the number of the callback. The token hides them, and only
 this database's key makes one (a synthetic IV: the seal of the text is the nonce of the keystream). The same callback
@@ -32,7 +32,7 @@ _TEXT = re.compile(r"[0-9A-Za-z_-]+\Z")
 
 
 class Callback(NamedTuple):
-    """What a token names. `n`: the number of the call of ctx.callback for this signal, from 1."""
+    """The content of a token. `n`: the number of the call of ctx.callback for this signal, from 1."""
 
     job_id: str
     signal: str
@@ -40,7 +40,7 @@ class Callback(NamedTuple):
 
     @property
     def signal_id(self) -> str:
-        """The id of the signal that answers it. It counts once per job, so a callback is answered once."""
+        """Return the id of the signal that answers it. It counts once per job, so a callback is answered once."""
         return f"@callback:{self.signal}#{self.n}"
 
 
@@ -54,8 +54,8 @@ class Callbacks:
         self._until = 0.0
 
     async def address(self, job_id: str, signal: str, n: int, *, base: str | None = None) -> str:
-        """Return the address by which the outside answers the job's n-th callback for this signal. `base`: what counts
-        if these Jobs have no public_url. Raise InvalidInput if it is known from nowhere."""
+        """Return the address by which an external system answers the job's n-th callback for this signal. `base`: the
+        URL to use if these Jobs have no public_url. Raise InvalidInput if the database has none either."""
         base = self._public_url or base or (await settings.load(await self._store())).settings.public_url
         if not base:
             problem = (
@@ -76,7 +76,7 @@ class Callbacks:
         return _text(tag + _mixed(keys[1], tag, text))
 
     async def read(self, token: str) -> Callback | None:
-        """Return what a token names; None if it was not made with this database's key."""
+        """Return the callback that a token names; None if it was not made with this database's key."""
         keys = await self._read()
         raw = _raw(token)
         if keys is None:

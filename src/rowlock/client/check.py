@@ -62,8 +62,8 @@ async def compare(
     store: Store, lanes: Lanes, *, limit: int, declared: Container[ScheduleName] = (), owner: str | None = None
 ) -> Comparison:
     """Return what the tasks in `lanes` can't do with the jobs, templates and schedules that are there. Read the newest
-    `limit` jobs; of running jobs, as many, and only their steps; as many schedules. `declared`: the schedules of the
-    new code, whose module is `owner`. They replace the stored ones."""
+    `limit` jobs, the steps of as many running jobs, and as many schedules. `declared`: the schedules of the new code,
+    whose module is `owner`. They replace the stored ones."""
     there = await read_templates(store)
     stored = there.stored
     findings = _templates(lanes, stored)
@@ -124,7 +124,7 @@ def _job(job: Job, lanes: Lanes, elsewhere: set[str], misfits: Misfits) -> None:
             _add(misfits, job, "payload", error.field, str(error))
         return
     if any(other.is_external for lane, other in lanes.items() if lane.topic == job.topic):
-        return  # which versions are run is known to the workers elsewhere only
+        return  # only the workers elsewhere know which versions they run
     known = _versions(lanes, job.topic)
     if known:
         there = ", ".join(map(str, known))
@@ -163,7 +163,7 @@ def _steps(
 
 
 def _freely(task: Task[Any, Any, Any], job: Job) -> str:
-    """Return what is needed beside was=: from version 1 on, the names of a version's steps are frozen."""
+    """Return the advice that comes before was=: from version 1 on, the names of a version's steps are frozen."""
     version = job.template_version
     return (
         f"give the task version={version + 1} and runs=[{version}], and " if version and task.version == version else ""
@@ -178,7 +178,7 @@ async def _schedules(
     owner: str | None,
     limit: int,
 ) -> tuple[list[Misfit], bool]:
-    """Return the schedules whose jobs the new code would refuse; False: there are more than were read."""
+    """Return the schedules whose jobs the new code would refuse, and whether all schedules were read."""
     own = {lane.topic for lane in lanes}
     found: list[Misfit] = []
     after, read = None, 0

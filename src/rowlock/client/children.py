@@ -53,8 +53,8 @@ class Children:
         return hold
 
     def _job(self, parent: Job, call: int, n: int, draft: Draft, flow_id: str) -> NewJob:
-        """The id follows from the run that starts the call, too: a requeue that drops what was done starts other jobs.
-        Later runs find these by their edges, which are written together with them."""
+        """Return the n-th child of a call. Its id also follows from the run that starts the call: a requeue that drops
+        what was done starts other jobs. Later runs find these by their edges, which are written together with them."""
         try:
             if "id" in draft.options:
                 raise InvalidInput("id", "not_here", "follows from the job and the call: leave it out")
@@ -70,7 +70,7 @@ class Children:
         return replace(job, flow_id=flow_id, line=job.line or own_line(job.id))
 
     async def ends(self, job_id: str, call: int) -> list[Edge]:
-        """Return how the children of the n-th call stand, in their order. An empty list: they are not started yet."""
+        """Return the edges of the children of the n-th call, in their order. Empty: they are not started yet."""
         store = (await self._parts.stores.handle()).store
         found = (await store.read([job_id], StoredEdges)).get(job_id)
         edges = [] if found is None else [edge for edge in found.items if edge.call == call]

@@ -1,5 +1,5 @@
-"""What a handler's Context needs from its Jobs: enqueue, fence, transactions, steps, addresses of callbacks. Used by
-every kind of handler."""
+"""The services that a handler's Context needs from its Jobs: enqueue, fence, transactions, steps, addresses of
+callbacks. Every kind of handler uses them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class ContextHost:
         return self._stores.portal.run(lambda: self.status(job_id))
 
     async def address(self, job_id: str, signal: str, n: int) -> str:
-        """Return the address by which the outside answers the job's n-th callback for this signal."""
+        """Return the address by which an external system answers the job's n-th callback for this signal."""
         return await self._callbacks.address(job_id, signal, n)
 
     def address_sync(self, job_id: str, signal: str, n: int) -> str:

@@ -1,7 +1,7 @@
-"""What enqueue knows about topics: the tasks of this process, and the templates that the database has.
+"""The definitions of topics for enqueue: the tasks of this process, and the templates that the database has.
 
-Every way to enqueue goes by the same rule. A task object uses its own version. By name, the newest enabled stored
-version counts, unless the caller names one. A topic that was never published is free-form.
+Every way to enqueue follows the same rule. A task object uses its own version. By name, the newest enabled stored
+version counts, unless the caller names a version. A topic that was never published is free-form.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Tasks = Mapping[str, Mapping[int, Task[Any, Any, Any]]]  # by topic and version
 
 
 class Rule(Protocol):
-    """What a topic, in one version, does to a job that is enqueued."""
+    """The checks and defaults of a topic, in one version, for a job that is enqueued."""
 
     version: int
 
@@ -70,7 +70,7 @@ class Rule(Protocol):
 
 
 class FreeRule:
-    """A topic that was never published. `fields`: by which its jobs are limited."""
+    """A topic that was never published. `fields`: those by which its jobs are limited."""
 
     version = 0
 
@@ -115,7 +115,7 @@ class TemplateRule(FreeRule):
                 self._validator.check(payload)
         except InvalidInput:
             if has_results(payload):
-                codec.encode_payload(payload)  # says that it has, and what to do
+                codec.encode_payload(payload)  # raises an error that says so, and what to do
             raise
 
     def plain(self, job_id: str, payload: Mapping[str, Any] | None) -> NewJob:
@@ -158,7 +158,7 @@ class TemplateRule(FreeRule):
 
 
 def _job(draft: Draft, job_id: str, template: Template | None) -> NewJob:
-    """Check the options; what is not given comes from the template."""
+    """Return the job with checked options. An option that is not given comes from the template."""
     rest = cast(dict[str, Any], {**draft.options})
     own = rest.pop("id", None)
     version = rest.pop("version", None)
@@ -207,7 +207,7 @@ def _job(draft: Draft, job_id: str, template: Template | None) -> NewJob:
 
 
 def _windows(options: dict[str, Any], template: Template | None) -> tuple[Window | None, float | None]:
-    """Take debounce and throttle out of the options; what is not given comes from the template."""
+    """Take debounce and throttle out of the options, and return them. The template's are used if none is given."""
     window, throttle = options.pop(DEBOUNCE, None), options.pop("throttle", None)
     if window is not None:
         window = check_debounce(window)
@@ -249,8 +249,8 @@ class Found(Struct):
         return () if limited is None else fields_of(rules_of(topic, limited, self.puts))
 
     def misfits(self, templates: Iterable[Template] = ()) -> dict[str, list[str]]:
-        """Return by topic which limits that were put don't fit. `templates`: of these topics, as if they were stored;
-        none: of all topics."""
+        """Return by topic the limits that were put and don't fit. `templates`: only of these topics, as if the
+        templates were stored; none: of all topics."""
         newest = {topic: versions[max(versions)].template for topic, versions in self.stored.items()}
         given = sorted(templates, key=lambda one: one.version)
         newest |= {one.topic: one for one in given if one.version >= newest.get(one.topic, one).version}
@@ -309,11 +309,11 @@ class Definitions:
         return time.monotonic() >= self._known.until
 
     def forget(self) -> None:
-        """The next enqueue looks again."""
+        """Forget the templates: the next enqueue reads them again."""
         self._known = Known(-1, 0.0, Found())
 
     def forget_rules(self) -> None:
-        """Tasks were added."""
+        """Forget the rules, because tasks were added."""
         self._known.rules.clear()
         self._known.exact.clear()
 
@@ -351,7 +351,7 @@ class Definitions:
         return version in self._known.found.stored.get(topic, {}) or version in self._tasks.get(topic, {})
 
     def template(self, topic: str, version: int | None) -> Template | None:
-        """Return what `rule` goes by; None if there is no such template, or it is disabled."""
+        """Return the template that `rule` uses; None if there is no such template, or it is disabled."""
         with suppress(InvalidInput, TemplateDisabled, TemplateUnreadable):
             return getattr(self.rule(topic, version), "template", None)
         return None
@@ -363,8 +363,8 @@ class Definitions:
         return {name: getattr(template, name) for name in names}
 
     async def retry_policy(self, topic: str, version: int, asked: RetryPolicy | None = None) -> RetryPolicy:
-        """Return when a failed job runs again: by its task if that is here, else as its worker has `asked`, else by the
-        stored template."""
+        """Return the retry policy of a failed job: that of its task if the task is here, else the one that its worker
+        has `asked` for, else that of the stored template."""
         own = self._tasks.get(topic, {})
         task = own.get(version) or next((one for one in own.values() if version in one.runs or version == 0), None)
         if task is not None:
@@ -376,8 +376,8 @@ class Definitions:
         return DEFAULT_RETRY if template is None else template.policy
 
     def rule(self, topic: str, version: int | None = None) -> Rule:
-        """Return what holds for the topic, by the last look. Raise TemplateDisabled, TemplateUnreadable, or
-        InvalidInput for a version that there is not."""
+        """Return the rule of the topic, by the last look. Raise TemplateDisabled, TemplateUnreadable, or
+        InvalidInput for a version that does not exist."""
         if version is None:
             found = self._known.rules.get(topic)
             if found is None:
@@ -420,7 +420,7 @@ class Definitions:
         return TemplateRule(task.template, task, self._fields(task.template))
 
     def _fields(self, template: Template) -> tuple[str, ...]:
-        """By the template itself, if its limits are not stored yet."""
+        """Return the fields of the topic's limits: by the template itself, if its limits are not stored yet."""
         found = self._known.found
         if template.topic in found.limited or not template.limits:
             return found.fields(template.topic)

@@ -1,4 +1,4 @@
-"""From a nominal time of a schedule to its job: what every worker and server does when times have come."""
+"""From a nominal time of a schedule to its job. Every worker and every server does this when times have come."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Firing:
 
     @property
     def set_aside(self) -> tuple[str, ...]:
-        """The schedules that this process could not read, or whose zone it does not know, a while ago. They must not
-        hold up the others."""
+        """Return the schedules that this process has failed to read, or whose zone it did not know, a while ago. They
+        must not hold up the other schedules."""
         now = time.monotonic()
         self._set_aside = {one: until for one, until in self._set_aside.items() if until > now}
         return tuple(self._set_aside)
@@ -70,7 +70,7 @@ class Firing:
         fires = 0
 
         def decide(schedule: Schedule | None, now: datetime) -> ScheduleChange | None:
-            """After an outage, one batch could have a million times: leave the rest to the next one."""
+            """Decide one schedule. After an outage, one batch could have a million times: the next batch does more."""
             nonlocal fires
             if schedule is None or fires >= MOST_RECORDED:
                 return None
@@ -118,7 +118,8 @@ class Firing:
     def _due(
         self, schedule: Schedule | None, now: datetime, refused: str | None = None, *, one_job: bool = False
     ) -> ScheduleChange | None:
-        """`refused`: why the job can't be inserted. `one_job`: decide no more than the oldest time that makes one."""
+        """Return the change that decides the due times of a schedule; None if none is due, or this machine lacks its
+        zone. `refused`: why the job can't be inserted. `one_job`: decide no more than the oldest time with a job."""
         if schedule is None or schedule.next_run_at is None or schedule.next_run_at > now:
             return None
         try:

@@ -164,7 +164,7 @@ class FlowDraft:
             raise WrongContext(f"the flow {self.name} was enqueued before: make a new one for each run")
 
     def _place(self, job: Draftable, name: str | None) -> Node[Any]:
-        """Add a job that waits for none. `_link` says for which, also for nodes that are added later."""
+        """Add a job that waits for no other job. `_link` adds its parents, which may be nodes that come later."""
         given = draft_of(len(self._added), job)
         draft = replace(given, payload=blanked(given.payload))
         check_topic(draft.topic)
@@ -390,7 +390,7 @@ def chained(flow: F, jobs: Sequence[Draftable | str], if_failed: IfFailed) -> F:
 
 
 class FlowParts(Struct):
-    """What a flow needs from Jobs."""
+    """The parts of Jobs that a flow needs."""
 
     stores: Stores
     definitions: Definitions

@@ -52,7 +52,7 @@ _VALUES = 100  # of a limit by a field: those of which most is used
 
 
 class UsedBy(Struct, frozen=True, kw_only=True):
-    """What is used of a limit, by one value of its field. `value` "": the limit is by no field, or jobs have no value.
+    """The usage of a limit by one value of its field. `value` "": the limit is by no field, or jobs have no value.
     `max`: for this value. `free_at`: when a rate lets the next job start; None: now, or when a job ends."""
 
     value: str
@@ -183,8 +183,8 @@ class Limits:
         raise StoreBusy("other processes are writing templates or limits all the time: try again")
 
     async def _give_shares(self, store: Store, name: str) -> None:
-        """Jobs that wait already have no value of a new field: they would all count as one. Look at them also if the
-        field is not new: the process that put the limit first may have died before it was through."""
+        """Give values of the limits' fields to jobs that wait already: without them, they would all count as one. Do it
+        also if the field is not new: the process that put the limit first may have died before it was through."""
         now = await read_templates(store)
         for topic, limited in now.limited.items():
             if name in limited.names(topic):
@@ -245,7 +245,7 @@ def _value(value: object) -> str:
 
 
 def _check_together(found: Found, name: str, puts: Sequence[Put], new: Put | None) -> None:
-    """Limits of one topic must fit together, also those that were put."""
+    """Raise InvalidInput if limits of one topic don't fit together. Limits that were put count, too."""
     topics = {topic: one for topic, one in found.limited.items() if name in one.names(topic)}
     if not topics:  # it is no limit that topics share, so it is a topic
         topics[name] = Limited()
@@ -323,7 +323,7 @@ def _used_by(rule: Rule, topics: Sequence[str], usage: Usage) -> list[UsedBy]:
 
 
 def _window(limit: Limit) -> int:
-    """Starts are stored for longer than that."""
+    """Return the microseconds for which starts count, which are stored for longer; 0 if the limit is no rate."""
     return limit.windows[0][0] if isinstance(limit, Rate) else 0
 
 

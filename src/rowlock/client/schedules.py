@@ -1,4 +1,4 @@
-"""`jobs.schedules`: when to make jobs by themselves."""
+"""`jobs.schedules`: times at which workers make jobs by themselves."""
 
 from __future__ import annotations
 
@@ -555,7 +555,8 @@ class Schedules:
         why: str | None,
         owner: str | None,
     ) -> ScheduleChange:
-        """Times that came before the change, and were not decided yet, are recorded as missed."""
+        """Return the change of a schedule's definition. Times before the change that were not decided yet are recorded
+        as missed."""
         new = with_definition(old, definition, revision=old.revision + 1, updated=now, owner=owner, absent=False)
         if old.absent and old.pause_reason == _GONE:
             new = _resumed(new, now)
@@ -594,7 +595,7 @@ class Schedules:
         scope_id: str | None,
         decide: Callable[[Schedule, datetime], ScheduleChange | None],
     ) -> Schedule:
-        """Change a schedule that there is. Return it as it is then."""
+        """Change an existing schedule. Return it as it is then."""
         store = await self._store()
         seen: list[Schedule] = []
 

@@ -1,4 +1,4 @@
-"""How a signal finds its job, and what is checked before it is stored."""
+"""Find the job of a signal, and check the signal before it is stored."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Key(Struct, frozen=True):
 
     @property
     def _scoped(self) -> Condition:
-        """A Filter without a scope means any scope, but a key without one belongs to jobs without one."""
+        """Return the condition on the key's scope. A Filter without a scope means any scope, but a key without a scope
+        belongs to jobs without one."""
         return Every(tuple(Compared(name, "=", getattr(self, name)) for name in ("scope", "scope_id")))
 
     async def find(self, store: Store) -> str:
@@ -68,7 +69,7 @@ class Key(Struct, frozen=True):
 
 
 def check_signal_id(value: str | None) -> str | None:
-    """Return the id of a signal. Ids that begin with @ are those of callbacks."""
+    """Return the checked id of a signal. Ids that begin with @ are kept for callbacks."""
     if value is None:
         return None
     text = codec.check_text(value, "id", max_chars=MAX_TEXT)
@@ -83,7 +84,7 @@ def open_wait(steps: Sequence[StoredStep], signal: str) -> StoredStep | None:
 
 
 def current_wait(job: Job, steps: Sequence[StoredStep]) -> StoredStep | None:
-    """Return what the job waits for; None if it does not wait."""
+    """Return the open wait of the job; None if it does not wait."""
     return None if job.waits_for is None else _open(steps, job.waits_for)
 
 

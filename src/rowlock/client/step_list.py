@@ -21,7 +21,7 @@ class StepStatus(Struct, frozen=True, kw_only=True):
     `retries`: of the step's own policy. `title`, `timeout`, `weight` and `max_retries` are those that the template
     declares.
 
-    `kind`: a wait is listed, too ("sleep", "signal"), and an address for the outside ("callback"). `name` is then that
+    `kind`: a wait is listed, too ("sleep", "signal"), and an address for answers ("callback"). `name` is then that
     of the signal, `result` the signal's data, `timeout` that of the wait. `deadline`: when it ends by itself. `schema`:
     of the data, while it is open."""
 
@@ -45,12 +45,12 @@ class StepStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def waits_for(self) -> str:
-        """What a job waits for that waits for this: as in Job."""
+        """Return the value of Job.waits_for while the job waits for this."""
         return SLEEP if self.kind == "sleep" else f"{self.kind}:{self.name}"
 
     @property
     def label(self) -> str:
-        """The name by which a requeue from a step finds it."""
+        """Return the name by which a requeue from a step finds it."""
         stored = self.name if self.kind == "step" else f"@{self.waits_for}"
         return stored if self.n == 1 else f"{stored}#{self.n}"
 
@@ -105,7 +105,7 @@ def _status(job: Job, row: StoredStep, info: StepInfo | None) -> StepStatus:
 
 
 def _wait(job: Job, row: StoredStep) -> StepStatus:
-    """A wait, or a callback. What is stored as the result of an open wait are its terms."""
+    """Return the status of a wait, or of a callback. The stored result of an open wait holds its terms."""
     kind, _, signal = row.name.removeprefix("@").partition(":")
     is_open = row.state is StepState.RUNNING
     terms = read_terms(row.result) if is_open or kind == "callback" else WaitTerms()
@@ -129,7 +129,7 @@ _KINDS: dict[str, StepKind] = {"sleep": "sleep", "signal": "signal", "callback":
 
 
 def _state(job: Job, row: StoredStep) -> StepState:
-    """What is stored may be out of date: a run that is killed can't say so."""
+    """Return the state as it is now. The stored one may be out of date: a run that is killed can't write it."""
     if row.state in STEP_ENDS:
         return row.state
     if not job.is_live:

@@ -36,7 +36,7 @@ _TRIES = 16  # writes that other processes may get ahead of
 
 
 class Change(Struct, frozen=True):
-    """What a publish changes: the fields with their values before and after. `before` None: the template is new."""
+    """A change by a publish: the fields with their values before and after. `before` None: the template is new."""
 
     template: Template
     before: Template | None
@@ -226,7 +226,8 @@ class Templates:
         return (await self._stores.handle()).store
 
     async def _read(self, store: Store) -> tuple[int, Found]:
-        """The revision first: a write between the two reads is noticed when we write."""
+        """Return the revision and the templates. The revision is read first, so that `_write` notices a write between
+        the two reads."""
         kind, name = REVISION
         revision = next((record.revision for record in await store.records(kind, [name])), 0)
         return revision, await read_templates(store)
@@ -234,7 +235,7 @@ class Templates:
     async def _write(
         self, store: Store, revision: int, found: Found, stored: Sequence[Stored], entries: Sequence[Entry]
     ) -> bool:
-        """False: another process has written templates, or limits, meanwhile."""
+        """Return False if another process has written templates, or limits, meanwhile."""
         kind, name = REVISION
         writes = [Write(KIND, one.template.id, to_data(one)) for one in stored]
         writes += _limit_writes(found, stored)
@@ -249,7 +250,7 @@ class Templates:
         return written
 
     async def _give_shares(self, store: Store, before: Found, topics: Collection[str]) -> None:
-        """Jobs that wait already have no value of a new field: they would all count as one."""
+        """Give values of new fields to jobs that wait already: without them, they would all count as one."""
         if not topics:
             return
         now = await read_templates(store)
@@ -268,7 +269,7 @@ class Templates:
 
 
 def _limit_writes(found: Found, stored: Sequence[Stored]) -> list[Write]:
-    """Return what changes in the limits of topics: those of their newest versions hold."""
+    """Return the writes for the limits of topics: those of their newest versions hold."""
     writes = []
     for topic in dict.fromkeys(one.template.topic for one in stored):
         versions = {**found.stored.get(topic, {})}
@@ -279,7 +280,8 @@ def _limit_writes(found: Found, stored: Sequence[Stored]) -> list[Write]:
 
 
 def limited_writes(found: Found, topic: str, limited: Limited, puts: Sequence[Put]) -> list[Write]:
-    """Return what changes in the record of a topic that has these limits in its code. `puts`: all of the operators'."""
+    """Return the writes for the record of a topic that has these limits in its code. `puts`: all limits that operators
+    have put."""
     is_limited = bool(limited.limits) or any(put.name == topic for put in puts)
     before = found.limited.get(topic)
     if is_limited and before != limited:
@@ -305,7 +307,7 @@ def _changes(templates: Sequence[Template], stored: Mapping[str, Mapping[int, St
 
 
 def _said(change: Change) -> Any:
-    """For the audit."""
+    """Return the change as data for the audit."""
     if change.before is None:
         return "new"
     return {name: {"before": before, "after": after} for name, (before, after) in change.fields.items()}

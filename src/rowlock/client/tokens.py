@@ -17,7 +17,7 @@ from rowlock.stores.base import Store
 
 
 class NewToken(Token, frozen=True, kw_only=True):
-    """A token, and its text, which nothing else has."""
+    """A token, and its text, which is stored nowhere else."""
 
     token: str
 

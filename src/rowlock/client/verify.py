@@ -73,7 +73,8 @@ class _Search:
         self.partial = self.partial or bool(await self._store.stored_rows(part, before=before, limit=1))
 
     async def _compare_key(self, row: StoredRow) -> None:
-        """A key has one live job. A line has one that is not blocked; jobs that stand in no line don't count there."""
+        """Find two live jobs with one key. A line may have one job that is not blocked; jobs that stand in no line
+        don't count there."""
         if row.key is None or row.finished_at is not None or row.status is Status.BLOCKED:
             return
         key = LiveKey(row.topic, row.scope, row.scope_id, row.key)
@@ -84,7 +85,8 @@ class _Search:
             )
 
     async def _both_live(self, *ids: str) -> bool:
-        """Read both again in one snapshot: between two pages, the key may have passed to the other job."""
+        """Return True if both are still live. They are read in one snapshot: between two pages, the key may have passed
+        to the other job."""
         found = await self._store.read(ids, Job)
         return len(found) == len(ids) and all(
             job.is_live and job.status is not Status.BLOCKED for job in found.values()
@@ -97,13 +99,13 @@ class _Search:
                 self.findings.append(Finding("counts", None, text))
 
     async def compare_limits(self) -> None:
-        """Look twice: between two statements of the first look, limits may have been put or cleared."""
+        """Find wrong limits. Look twice: between two statements of the first look, limits may be put or cleared."""
         first, second = [set(_wrong_limits(await self._store.limit_usage())) for _ in range(2)]
         self.findings += [Finding("limits", None, text) for text in sorted(first & second)]
 
 
 def _wrong_limits(usage: Usage) -> Iterator[str]:
-    """`waiting` counts those topics that plain claims leave out."""
+    """Yield the contradictions about limits. `usage.waiting` counts the topics that plain claims leave out."""
     limited, left_out = set(usage.stored.limited), {topic for topic, _ in usage.waiting}
     for topic in limited - left_out:
         yield f"{topic} has limits, but it is not marked as limited, so claims don't obey them"

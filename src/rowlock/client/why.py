@@ -49,10 +49,10 @@ def explain(
     is_external: bool = False,
     limited: Sequence[tuple[str, str]] = (),
 ) -> Why:
-    """`now` is by the database's clock, `pause` that of the job's topic if it is paused. `workers` are all registered
-    ones. `ready`: how many jobs of its topic and version are due. `place`: where a blocked job stands in its line.
-    `wait`: the wait that is open. `edges`: what it waits for in its flow. `is_external`: only remote workers run its
-    topic. `limited`: codes and sentences about limits that are used up."""
+    """Return why the job is not running. `now`: by the database's clock. `pause`: that of the job's topic, if it is
+    paused. `workers`: all registered ones. `ready`: how many jobs of its topic and version are due. `place`: where a
+    blocked job stands in its line. `wait`: the wait that is open. `edges`: what it waits for in its flow.
+    `is_external`: only remote workers run its topic. `limited`: codes and sentences about limits that are used up."""
     match job.status:
         case Status.PENDING:
             return _pending(job, now, pause, workers, ready, is_external, limited)
@@ -118,7 +118,7 @@ def _pending(
     is_external: bool,
     limited: Sequence[tuple[str, str]],
 ) -> Why:
-    """The first hindrance is the answer; the others become details."""
+    """Explain a pending job. The first hindrance is the answer; the other hindrances become details."""
     hindrances = [
         *_of_time(job, now),
         *_of_pause(pause, now),
@@ -247,7 +247,7 @@ def _blocked_in_flow(job: Job, edges: Sequence[Edge]) -> Why:
 
 
 def name_untaken(edges: Sequence[Edge], above: Mapping[str, StoredEdges]) -> list[Edge]:
-    """Return the edges; those from parents that were not taken say so. `above`: what leads to the parents."""
+    """Return the edges. Those from parents that were not taken say so. `above`: the edges that lead to the parents."""
     untaken = {one for one, found in above.items() if any(edge.verdict == "untaken" for edge in found.items)}
     return [replace(edge, ended=NOT_TAKEN) if edge.parent in untaken else edge for edge in edges]
 
@@ -314,7 +314,7 @@ def _cancel_requested(job: Job, now: datetime, workers: Sequence[WorkerInfo]) ->
 def _cancel_without_worker(
     job: Job, now: datetime, pause: Pause | None, workers: Sequence[WorkerInfo], is_external: bool
 ) -> Why:
-    """It waited when the cancel came."""
+    """Explain a job that was waiting when the cancel came."""
     if job.waits_for is not None:
         signal = job.waits_for.partition(":")[2]
         outside = f"the outside, which has a callback for the signal {signal}, has to say that it has stopped"

@@ -26,7 +26,7 @@ _ESCAPED_NUL = b"\\u0000"
 
 
 def encode_payload(payload: Mapping[str, Any] | None) -> str:
-    """Canonical JSON text of a job's payload. None is an empty object."""
+    """Return the canonical JSON text of a job's payload. None is an empty object."""
     if type(payload) is dict:
         return encode(payload, "payload") if payload else "{}"
     check_object(payload)
@@ -39,12 +39,12 @@ def check_object(payload: object) -> None:
 
 
 def encode(value: Any, field: str) -> str:
-    """Canonical JSON text of any value, or InvalidInput that names the path inside `field`."""
+    """Return the canonical JSON text of any value. Raise InvalidInput with the path of a wrong value in `field`."""
     if _is_usual(value, MAX_DEPTH):
         try:
             data = _encode(value)
         except UnicodeEncodeError:
-            data = _ESCAPED_NUL  # not good either
+            data = _ESCAPED_NUL  # refused as well
         if len(data) <= MAX_BYTES and _ESCAPED_NUL not in data:
             return data.decode()
     return _encode_checked(value, field)
@@ -76,7 +76,7 @@ def decode(text: str | bytes) -> Any:
 
 
 def clean_text(text: str, limit: int = MAX_BYTES) -> str:
-    """Text that every store can keep: NUL and lone surrogates replaced, the middle cut out if it is too long.
+    """Return a text that every store can keep: NUL and lone surrogates replaced, the middle cut out if it is too long.
 
     For errors and log lines, which must never be lost because of what is in them.
     """
@@ -90,7 +90,7 @@ def clean_text(text: str, limit: int = MAX_BYTES) -> str:
 
 
 def check_text(value: object, field: str, *, max_chars: int) -> str:
-    """A short text from the caller (key, scope, reason, …) that every store can keep."""
+    """Return a short text from the caller (key, scope, reason, …), checked: every store can keep it."""
     if not isinstance(value, str):
         raise InvalidInput(field, "not_text", f"must be a string, not {type(value).__name__}")
     if not value or len(value) > max_chars:
@@ -137,7 +137,7 @@ _Path = tuple["_Path | None", str | int]
 
 
 def _check(value: Any, path: _Path, depth_left: int) -> None:
-    """Refuse what some store couldn't keep."""
+    """Refuse values that one of the databases couldn't keep."""
     if isinstance(value, str):
         if "\0" in value:
             raise InvalidInput(_render(path), "nul", "holds a NUL character (\\u0000)")

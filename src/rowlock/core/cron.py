@@ -1,4 +1,4 @@
-"""When does a schedule fire? Pure: the time and the time zone come in as arguments.
+"""The times at which a schedule fires. Pure: the time and the time zone come in as arguments.
 
 A zone's offset is constant between two changes of its clocks. Far from a change, wall times and moments differ by that
 offset only. Near a change, each wall time is looked up in the pieces between the changes: it may exist once, twice or
@@ -131,7 +131,7 @@ def in_words(when: When) -> str:
 
 
 def check_when(when: object, field: str = "when") -> When:
-    """Return the schedule's times, checked and in their plain form. Whether the zone exists, `rowlock.zones` knows."""
+    """Return the schedule's times, checked and in their plain form. `rowlock.zones` checks whether the zone exists."""
     if isinstance(when, Cron):
         expression = " ".join(_fields(when.expression, f"{field}.expression"))
         _calendar(expression, f"{field}.expression")
@@ -215,8 +215,8 @@ _PARTS: Final = (
 
 
 class _Calendar(NamedTuple):
-    """What an expression says. `text`: in numbers only. `times`: the times of a day, ascending. `of_the_day`: they are
-    fixed times of the day, for which there is a choice when clocks change."""
+    """An expression that was read. `text`: in numbers only. `times`: the times of a day, ascending. `of_the_day`: they
+    are fixed times of the day, for which there is a choice when clocks change."""
 
     text: str
     days: CronSim
@@ -261,7 +261,7 @@ def _fields(expression: object, field: str) -> list[str]:
 
 @lru_cache(1024)
 def _calendar(expression: str, field: str = "when.expression") -> _Calendar:
-    """Return what the expression says, or raise InvalidInput."""
+    """Return the calendar that the expression describes, or raise InvalidInput."""
     written = _fields(expression, field)
     fields = []
     for part, text in zip(_PARTS, written, strict=True):
@@ -291,7 +291,7 @@ class _Unreadable(Exception):
 
 
 def _plain_item(part: _Part, item: str) -> str:
-    """Return an item of a field's list in the form that cronsim reads as everybody does: in numbers."""
+    """Return an item of a field's list in numbers: cronsim reads these in the same way as other programs."""
     if part is _DAY and item in ("L", "LW"):
         return item
     if part is _WEEKDAY:
@@ -406,7 +406,7 @@ def _plan(cron: Cron, after: datetime, zone: tzinfo) -> Iterator[tuple[datetime,
     """Yield (moment, note, whether it fires), ascending.
 
     Below, times without a zone are in UTC, or wall times. An offset is less than a day. So the moments of a wall time
-    are less than a day away from the same time in UTC, and a time comes twice within less than two days.
+    are less than a day away from the same time in UTC. A time comes twice within less than two days.
     """
     calendar = _calendar(cron.expression)
     start = after.astimezone(UTC).replace(microsecond=0, tzinfo=None) + _SECOND
@@ -519,7 +519,7 @@ def _next_change(zone: tzinfo, start: datetime, end: datetime) -> datetime | Non
 
 
 def _offset(zone: tzinfo, at: datetime) -> timedelta:
-    """Return what the zone's clocks are ahead of UTC at this moment, given in UTC without a zone."""
+    """Return how far the zone's clocks are ahead of UTC at this moment, given in UTC without a zone."""
     return zone.fromutc(at.replace(tzinfo=zone)).replace(tzinfo=None) - at
 
 

@@ -1,4 +1,4 @@
-"""Debounce and throttle: what they are, and what they mean for a job that is about to be enqueued.
+"""Debounce and throttle, and their effects on a job that is about to be enqueued.
 
 Debounce: a newer enqueue replaces the payload and the time of the job with its key that no worker has claimed yet.
 Throttle: one job per key and window; the first counts.

@@ -43,7 +43,7 @@ class Misfit(NamedTuple):
 
 
 def explain(error: msgspec.ValidationError, kind: Any) -> Misfit:
-    """What is wrong with a value that should have been a `kind`."""
+    """Return what is wrong with a value that should have been a `kind`."""
     text = str(error)
     at = _AT.search(text)
     path, text = at["path"] if at else "", _AT.sub("", text)
@@ -64,7 +64,7 @@ def explain(error: msgspec.ValidationError, kind: Any) -> Misfit:
         return Misfit(path, "wrong", f"must be {wanted}{kinds['rest']}{given}")
     if _OTHERS.match(text):
         return Misfit(path, "wrong", f"must be {wanted or (_TIME if 'datetime' in text else 'another value')}")
-    return Misfit(path, "wrong", text)  # what a class of the application's own says of itself
+    return Misfit(path, "wrong", text)  # the message of a class of the application
 
 
 def _by_name(names: str) -> str:
@@ -108,7 +108,7 @@ def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _words(schema: dict[str, Any], components: dict[str, Any]) -> str:
-    """The kinds without null: a caller may leave out whatever may be null."""
+    """Return the kinds without null, in words: a caller may leave out a value that may be null."""
     parts = [_one(_resolved(one, components), components) for one in _alternatives(schema)]
     return " or ".join(part for part in dict.fromkeys(parts) if part)
 

@@ -1,9 +1,10 @@
-"""Which failures are the same: topic, type of error, and the innermost frame of the application's own code.
+"""Fingerprints, which are the same for failures with the same cause. A fingerprint has the topic, the type of error,
+and the innermost frame of the application's own code.
 
 Line numbers, messages, values and directories are no part of it: the same mistake has the same fingerprint tomorrow, in
-the next release, and on another machine. Stacks of other languages are read as well. An error without a stack goes by
-its first words, without secrets: else a caller could guess a secret until the fingerprint fits. No text raises an error
-here.
+the next release, and on another machine. Stacks of other languages are read as well. For an error without a stack, the
+first words count, without secrets: else a caller could guess a secret until the fingerprint fits. No text raises an
+error here.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ def _stack_frame(line: str) -> _Frame:
 
 
 def _without_position(place: str) -> str:
-    """mail.js of mail.js?v=1:10:5."""
+    """Return mail.js of mail.js?v=1:10:5."""
     path = place
     for _ in range(2):
         before, _, digits = path.rpartition(":")

@@ -4,9 +4,9 @@ An edge says that a job (`child`) waits for another one (`parent`). A job that w
 ended. A job that has started children itself (`ctx.gather`) waits for them as for a signal; then the edge has a number
 of the call (`call`).
 
-Every job of a flow that others wait for, or that is blocked, stands in a line of its own (`own_line`), so that whatever
-ends or requeues it notes that line. `plan` then decides by the state of the jobs, not by what has happened: it may be
-asked again, and at any later time.
+A job of a flow stands in a line of its own (`own_line`) if other jobs wait for it, or if it is blocked. So every move
+that ends or requeues it notes that line. `plan` then decides by the state of the jobs, not by what has happened: it may
+be called again, and at any later time.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class FlowRow(Struct, frozen=True, kw_only=True):
 
 
 class Ended(Struct, frozen=True):
-    """How a parent stands. `status` None: it is gone. `result`: JSON text. `untaken`: no true condition has led to
+    """The state of a parent. `status` None: it is gone. `result`: JSON text. `untaken`: no true condition has led to
     it."""
 
     status: str | None
@@ -151,7 +151,7 @@ class Ended(Struct, frozen=True):
 
     @property
     def end(self) -> str | None:
-        """How it has ended; None: it has not."""
+        """Return how it has ended; None: it has not."""
         return (self.status or DELETED) if self.has_ended else None
 
     def is_known(self, ended: str | None) -> bool:
@@ -195,7 +195,7 @@ class NodeResult:
 
 
 def blank(result: NodeResult) -> dict[str, Any]:
-    """Return how a payload says that the result goes there."""
+    """Return the blank that marks in a payload the place of the result."""
     # Any other names could be fields of a result.
     return {RESULT: list(result._NodeResult__path), OF: result._NodeResult__of}
 
@@ -366,8 +366,8 @@ def _at(value: Any, path: Sequence[Any], field: str) -> Any:
 
 
 class Start(UnblockOrder, frozen=True, kw_only=True):
-    """All parents have ended. `payloads`: with their results, by id. `leaving`: no job waits for these: they stand in
-    no line any more, so that they are completed like any other job."""
+    """Makes jobs ready whose parents have all ended. `payloads`: with their results, by id. `leaving`: no job waits for
+    these: they stand in no line any more, so that they are completed like any other job."""
 
     verb = "unblock"
     payloads: Mapping[str, str] = {}
@@ -383,7 +383,7 @@ class Start(UnblockOrder, frozen=True, kw_only=True):
 
 
 class Stop(Order, frozen=True, kw_only=True):
-    """The job can't start any more: a parent has failed, or no condition is true."""
+    """Cancels a job that can't start any more: a parent has failed, or no condition is true."""
 
     verb = "stop"
 
@@ -395,13 +395,13 @@ class Stop(Order, frozen=True, kw_only=True):
 
 
 class StopChildren(Cancel, frozen=True, kw_only=True):
-    """The job that has started it was cancelled."""
+    """Cancels children, because the job that has started them was cancelled."""
 
     verb = "replace"
 
 
 class Block(Order, frozen=True, kw_only=True):
-    """The parent that has stopped it is live again."""
+    """Blocks a job again, because the parent that has stopped it is live again."""
 
     verb = "block"
 
@@ -422,7 +422,7 @@ class Block(Order, frozen=True, kw_only=True):
 
 class RequeueFlow(Requeue, frozen=True, kw_only=True):
     """All of the jobs run again, or none: a job must not run before its parent, which was refused. `followers`: jobs
-    that are blocked again when their parents are live. This order changes them not, but no live job may have their
+    that are blocked again when their parents are live. This order doesn't change them, but no live job may have their
     keys."""
 
     followers: frozenset[str] = frozenset()
@@ -495,7 +495,7 @@ Group = tuple[str, int | None]  # a job that waits, and the number of its ctx.ga
 
 
 class Plan(Struct):
-    """What becomes of the jobs that wait. `edges`: those that have changed. `orders`: what is done to which jobs, in
+    """The decision about jobs that wait. `edges`: those that have changed. `orders`: what is done to which jobs, in
     this order. `lines`: to be looked at again."""
 
     edges: list[Edge]
@@ -514,7 +514,7 @@ def plan(
 ) -> Plan:
     """Decide what becomes of jobs that wait.
 
-    `parents`: how those stand whose lines are noted. `rows`: jobs that wait for them, or are noted themselves, locked;
+    `parents`: those whose lines are noted. `rows`: jobs that wait for them, or are noted themselves, locked;
     those that may start have their payloads, if an edge fills them. `edges`: all edges that lead to these. `started`:
     noted jobs with those that they have started by ctx.gather. `watched`: those of `rows` that other jobs wait for.
     `incomplete`: groups of edges of which some are open and not given here."""
@@ -591,7 +591,7 @@ def _reopened(edge: Edge) -> Edge:
 
 
 def _closed(edge: Edge, parent: Ended) -> Edge:
-    """The parent has ended."""
+    """Return the edge as it is when the parent has ended."""
     ended = parent.status or DELETED
     verdict: str | None = None
     if edge.call is None and edge.condition is None:
@@ -609,7 +609,7 @@ def _closed(edge: Edge, parent: Ended) -> Edge:
 
 
 class _Child:
-    """What becomes of one job. `what`: start, stop, block, or "" for nothing."""
+    """The decision about one job. `what`: start, stop, block, or "" for nothing."""
 
     what: Literal["start", "stop", "block", ""] = ""
     reason = ""
@@ -628,7 +628,7 @@ class _Child:
             self._decide()
 
     def _return(self, reopened: Sequence[Edge]) -> None:
-        """A job that its parents have stopped is blocked again, if none of them stops it any more."""
+        """Block a job again that its parents have stopped, if none of them stops it any more."""
         if not any(edge.verdict in ("stop", "untaken") for edge in reopened):
             return
         if any(edge.verdict == "stop" or edge.is_untaken for edge in self.edges):
@@ -641,7 +641,7 @@ class _Child:
 
     def _decide(self) -> None:
         if not self._waits and not [edge for edge in self.edges if edge.verdict != "pass" or edge.is_open]:
-            self._start()  # the most common case, before all others are looked for
+            self._start()  # the most common case comes first
             return
         if stopped := [edge for edge in self.edges if edge.verdict == "stop"]:
             self.what, self.reason = "stop", said_of(stopped[0])
@@ -685,7 +685,7 @@ class _Child:
 
 
 def _facts(edge: Edge) -> dict[str, Any]:
-    """What a condition may ask of a parent."""
+    """Return the facts about a parent that a condition may use."""
     result = None if edge.result is None else codec.decode(edge.result)
     return {"status": edge.ended, "result": result, "error": edge.error}
 
@@ -697,8 +697,8 @@ def said_of(edge: Edge) -> str:
 
 
 def _reach_children(owner: Row, children: Sequence[Row]) -> list[tuple[Order, list[Row]]]:
-    """A cancel of a job reaches the live jobs that it has started. A requeue reaches those that have not completed: the
-    call that waits for them is made again."""
+    """Return the orders for children. A cancel of a job reaches the live jobs that it has started. A requeue reaches
+    those that have not completed: the call that waits for them is made again."""
     if owner.status in (Status.CANCELLED, Status.CANCEL_REQUESTED):
         live = [row for row in children if row.status in LIVE and row.status is not Status.CANCEL_REQUESTED]
         return [(StopChildren(by=BY, reason="the job that has started it was cancelled"), live)] if live else []

@@ -10,7 +10,7 @@ from uuid import UUID
 from rowlock.errors import InvalidInput
 
 # Seconds by which the time in an id may differ from its job's `created`. Ids that callers make may say anything, and
-# clocks are wrong at times: such a job is marked as a stray, so that the others can be found by their ids' time.
+# clocks are wrong at times: such a job is marked as a stray, so that all other jobs can be found by their ids' time.
 STRAY = 3600.0
 
 _SEQUENCE_BITS = 12
@@ -23,7 +23,7 @@ _SEQUENCES = [f"{n:03x}" for n in range(1 << _SEQUENCE_BITS)]
 class IdMaker:
     """Makes ids that grow strictly within one maker, also within a millisecond.
 
-    The 12 bits behind the version number count within the millisecond; a burst of more than 4,096 ids borrows from
+    The 12 bits behind the version number count within the millisecond. A burst of more than 4,096 ids borrows from
     the next milliseconds (RFC 9562 §6.2). 62 random bits keep makers in different processes apart, also after fork(),
     and two threads that happen to share a count.
     """
@@ -57,20 +57,20 @@ class IdMaker:
         return f"{_prefix(now >> _SEQUENCE_BITS)}{_SEQUENCES[now & _LAST_SEQUENCE]}-{head:04x}-{noise[2:].hex()}"
 
 
-@lru_cache(maxsize=8)  # one is asked for again and again within its millisecond
+@lru_cache(maxsize=8)  # the same one is needed again and again within its millisecond
 def _prefix(millisecond: int) -> str:
-    """How an id of that millisecond begins, as far as the version."""
+    """Return how an id of that millisecond begins, up to and with the version."""
     clock = f"{millisecond:012x}"
     return f"{clock[:8]}-{clock[8:]}-7"
 
 
 def first_id(at: datetime, shift: timedelta = timedelta(0)) -> str:
-    """The smallest id of that millisecond."""
+    """Return the smallest id of that millisecond."""
     return first_id_of((at - _EPOCH + shift) // _MILLISECOND)
 
 
 def first_id_of(millisecond: int) -> str:
-    """The smallest id of a millisecond since 1970."""
+    """Return the smallest id of a millisecond since 1970."""
     clock = f"{min(max(millisecond, 0), (1 << 48) - 1):012x}"
     return f"{clock[:8]}-{clock[8:]}-0000-0000-000000000000"
 
@@ -84,7 +84,7 @@ def time_in(job_id: str) -> datetime | None:
 
 
 def check_id(value: object, field: str = "id") -> str:
-    """The canonical text of a caller's own id. Any UUID will do; v7 keeps the archive in order."""
+    """Return the canonical text of a caller's own id. Any UUID will do; v7 keeps the archive in order."""
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, str):

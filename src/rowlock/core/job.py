@@ -1,4 +1,4 @@
-"""Job, NewJob and Status: what a row means."""
+"""Job, NewJob and Status: the meaning of a job's row."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HELD = frozenset({Status.PROCESSING, Status.CANCEL_REQUESTED})
 
 
 class LiveKey(NamedTuple):
-    """What a key is unique in: at most one live job has all four. A key that is None names nothing."""
+    """A key with its topic and scope: at most one live job has all four. A key that is None names nothing."""
 
     topic: str
     scope: str | None
@@ -107,13 +107,13 @@ class Job(Struct, frozen=True):
 
     @property
     def attempts(self) -> int:
-        """The executions that are charged to the job, and the current one. An execution goes on while the job waits. A
-        run that was given back, or snoozed, is charged nothing."""
+        """Return the number of executions that are charged to the job, with the current one. An execution goes on while
+        the job waits. A run that was given back, or snoozed, is charged nothing."""
         return self.retries + self._is_executed
 
     @property
     def _is_executed(self) -> bool:
-        """True if an execution goes on, or was the job's end. Those that came before are in `retries`."""
+        """True if an execution goes on, or was the job's end. `retries` counts the earlier executions."""
         match self.status:
             case Status.PENDING | Status.BLOCKED:
                 return False
@@ -178,7 +178,7 @@ def owner_of(line: str | None) -> str | None:
 
 
 class Lane(Struct, frozen=True, order=True):
-    """What a worker claims by."""
+    """A topic in one version. Workers claim jobs by it."""
 
     topic: str
     template_version: int = 0
@@ -201,7 +201,7 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class History(Struct, frozen=True):
-    """What happened to a job, oldest first."""
+    """The history of a job, oldest event first."""
 
     events: list[Event]
 

@@ -1,4 +1,4 @@
-"""The life of a job: which moves exist, and what a run's outcome means.
+"""The life of a job: the moves that exist, and the meaning of a run's outcome.
 
 `MOVES` is the one list of legal moves. Stores guard every statement by it, and tests check that they do.
 `decide` turns the outcome of a run into a Transition; a store applies it, guarded by status, version AND worker.
@@ -194,7 +194,7 @@ Outcome = Completed | Failed | TimedOut | StepRetry | Snoozed | Waits | Released
 
 
 class Transition(Struct, frozen=True, kw_only=True):
-    """What a store writes. It carries delays, never times: the store adds them to its own clock."""
+    """The change that a store writes. It carries delays, never times: the store adds them to its own clock."""
 
     event: str
     status: Status
@@ -216,7 +216,7 @@ class Transition(Struct, frozen=True, kw_only=True):
         return self.status in (COMPLETED, CANCELLED, CANCEL_REQUESTED)
 
     def entry(self, version: int) -> dict[str, Any]:
-        """The part of the history entry that the store doesn't know by itself."""
+        """Return the part of the history entry that the store doesn't know by itself."""
         entry: dict[str, Any] = {"event": self.event, "status": self.status, "version": version}
         if self.delay:
             entry["delay"] = self.delay
@@ -238,7 +238,7 @@ def decide(
     chance: float = 0.0,
     ran: float | None = None,
 ) -> Transition:
-    """What the outcome of a run means for the job. Never raises for anything a handler may have produced.
+    """Return what the outcome of a run means for the job. Never raises for anything a handler may have produced.
 
     `now` turns a snooze until a time into a delay. `chance` (0 to 1) feeds the jitter. `ran` is how long the handler
     ran, in seconds; None if it never started.
@@ -294,7 +294,7 @@ def decide(
 
 
 def completion(outcome: Completed, ran: float | None) -> Transition | Failed:
-    """What a success means for any job. A result that can't be stored is a failure."""
+    """Return what a success means for any job. A result that can't be stored is a failure."""
     try:
         result = None if outcome.result is None else codec.encode(outcome.result, "result")
     except InvalidInput as unfit:
@@ -378,7 +378,7 @@ LOST = Verdict(Answer.LOST)
 
 
 class Standing(Struct, frozen=True):
-    """Where a job stands now, for judging a refused write. `ended` is the event by which the run in question ended,
+    """The state of a job now, for judging a refused write. `ended` is the event by which the run in question ended,
     `worker` has the job now; None: no worker, so that no run is open."""
 
     status: Status
@@ -388,7 +388,7 @@ class Standing(Struct, frozen=True):
 
 
 def judge(version: int, event: str, standing: Standing | None, worker: str | None = None) -> Verdict:
-    """Why was a settlement refused? `standing` is read after the refusal; None means that the job is gone.
+    """Return why a settlement was refused. `standing` is read after the refusal; None means that the job is gone.
 
     The event, not the status, tells a repeat of our own write from another move: a rescue also makes a job pending.
     """
@@ -409,8 +409,8 @@ def ended_by(
     worker: str | None = None,
     holder: str | None = None,
 ) -> str | None:
-    """The event by which run `version` of `worker` ended, from the row's columns and its history; None if it is open or
-    unknown. `holder`: locked_by, of a completed job who completed it."""
+    """Return the event by which run `version` of `worker` ended, from the row's columns and its history; None if it is
+    open or unknown. `holder`: locked_by; of a completed job, the worker that completed it."""
     if status is COMPLETED and current == version and same_worker(worker, holder):
         return "completed"
     for entry in reversed(history):

@@ -1,4 +1,4 @@
-"""Limits and fair share: which of the jobs that are due may start now.
+"""Limits and fair share: they decide which of the jobs that are due may start now.
 
 A topic can have several limits. Each of them counts the jobs of a topic, or of all topics that name it, together or by
 the value of a field (`by`). The values of these fields are fixed on the job's row when it is enqueued: its `share`.
@@ -228,13 +228,13 @@ class Put(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The id of its record. A topic has one fair share, whatever it is by: the newest holds."""
+        """Return the id of its record. A topic has one fair share, by whatever field: the newest holds."""
         by = None if isinstance(self.limit, Fair) else self.limit.by
         return codec.encode([self.name, kind_of(self.limit), by, self.value], "id")
 
 
 class Limited(Struct, frozen=True):
-    """What the record of a limited topic has: the limits of its code."""
+    """The record of a limited topic: the limits of its code."""
 
     limits: tuple[Limit, ...] = ()
 
@@ -279,7 +279,7 @@ def rules_of(topic: str, limited: Limited, puts: Iterable[Put]) -> tuple[Rule, .
 
 
 def _rule_id(name: str, limit: Limit) -> str:
-    """Of two fair shares of a topic only one can hold, whatever they are by."""
+    """Return the id of a rule. All fair shares of a topic have the same: only one of them can hold."""
     return codec.encode([name, kind_of(limit), None if isinstance(limit, Fair) else limit.by], "id")
 
 
@@ -319,7 +319,8 @@ def value_text(value: Any) -> str:
 
 @lru_cache(4096)
 def _values(share: str) -> Mapping[str, str]:
-    """Jobs of older releases may have a name as it was written, such as payload.tenant."""
+    """Return the values of a share by field. Jobs of older releases may have a name as it was written, such as
+    payload.tenant."""
     found: dict[str, str] = codec.decode(share)
     return {_one_spelling(name): value for name, value in found.items()}
 
@@ -380,8 +381,8 @@ class Counting(NamedTuple):
 
 
 class Room:
-    """How many jobs may start now. `rules`: of every topic that shares a limit with one that is asked for. `held`: how
-    many jobs of a topic and share are held by workers. `now` in microseconds."""
+    """Decides how many jobs may start now. `rules`: of every topic that shares a limit with one that is asked for.
+    `held`: how many jobs of a topic and share are held by workers. `now` in microseconds."""
 
     def __init__(self, rules: Mapping[str, Sequence[Rule]], held: Iterable[tuple[str, str | None, int]], now: int):
         self._rules = rules
@@ -396,7 +397,7 @@ class Room:
                     self._held[rule.id, value_in(share, rule.limit.by)] += count
 
     def unknown(self, topic: str, shares: Iterable[str | None], *, fields: bool = True) -> list[Asked]:
-        """Return which starts must be known before `free` is asked."""
+        """Return which starts must be known before `free` is called."""
         rates = [rule for rule in self._holding(topic, fields) if isinstance(rule.limit, Rate)]
         asked = {(rule.id, value_in(share, rule.limit.by)) for rule in rates for share in shares}
         return [self._asked(*counted) for counted in sorted(asked - self._starts.keys())]
@@ -409,7 +410,7 @@ class Room:
         return Asked(rule_id, value, self._now - longest, self._now + longest, most)
 
     def learn(self, asked: Iterable[Asked | Counted], starts: Iterable[Start]) -> None:
-        """`starts`: what is stored of them."""
+        """Take in the stored starts that were asked for."""
         for rule, value, *_ in asked:
             self._starts[rule, value] = []
         for start in starts:
@@ -472,7 +473,7 @@ class Room:
         return self._used[rule.id, value][limit.windows[0][0]], at
 
     def take(self, topic: str, share: str | None) -> None:
-        """A job of this topic and share starts."""
+        """Count the start of a job of this topic and share."""
         for rule in self._rules.get(topic, ()):
             counted = (rule.id, value_in(share, rule.limit.by))
             if isinstance(rule.limit, Concurrency):
@@ -542,7 +543,7 @@ class Row:
 
 
 class Turn(Struct, frozen=True):
-    """Whose turn it was last: this share, which may start so many more jobs before the next one comes. The empty text:
+    """The last turn: that of this share, which may start so many more jobs before the next share comes. The empty text:
     jobs that have no share. None: no share had a turn yet."""
 
     share: str | None = None

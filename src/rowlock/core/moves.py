@@ -28,7 +28,7 @@ MAX_DETAIL = 2000  # bytes of how a worker died; the text goes into the history 
 COUNTERS = ("failed", "expired", "cancelled", "retried", "lost", "deleted")
 
 
-# What only one live job may have: a key; or the line of jobs with debounce, of which one is open (`Row.is_open`).
+# Held by only one live job: a key; or the line of jobs with debounce, of which one is open (`Row.is_open`).
 Held = LiveKey | str | None
 
 
@@ -102,7 +102,7 @@ class SignalSent(Struct, frozen=True):
 
 
 class Patch(Struct, frozen=True, kw_only=True):
-    """What a store writes for one job. `status` None: it deletes the row."""
+    """The change that a store writes for one job. `status` None: it deletes the row."""
 
     status: Status | None
     columns: dict[str, Any] = {}
@@ -111,7 +111,7 @@ class Patch(Struct, frozen=True, kw_only=True):
     audit: dict[str, Any] = {}  # data for the audit, which has a line for every move of an operator
     to_end: bool = False  # the job goes to the end of its line
     is_noted: bool = False  # `advance` looks at its line, although it has not ended
-    drops_children: bool = False  # what it has started by ctx.gather is nothing to it any more
+    drops_children: bool = False  # the job forgets the jobs that it has started by ctx.gather
     forgives: bool = False  # parents of its flow that have ended don't keep it from running any more
     first_failure: tuple[str, int] | None = None  # the job leaves the group of this fingerprint; it failed then
     dropped_steps: Sequence[StepPlace] = ()  # what is stored of these steps is removed; with the row: of all steps
@@ -135,7 +135,7 @@ Decision = tuple[Row, Patch | Refusal]
 
 
 class Edit(Struct, frozen=True, kw_only=True):
-    """What `update`, or a requeue, changes; UNSET stays. Values are checked and encoded already (see core.job)."""
+    """The changes of `update`, or of a requeue; UNSET stays. Values are checked and encoded already (see core.job)."""
 
     priority: int | UnsetType = UNSET
     run_at: datetime | UnsetType = UNSET
@@ -146,11 +146,11 @@ class Edit(Struct, frozen=True, kw_only=True):
 
     @property
     def implied(self) -> dict[str, Any]:
-        """The columns that follow from those that it sets."""
+        """Return the columns that follow from those that it sets."""
         return {} if self.share is UNSET else {"share": self.share}
 
     def columns(self, now: int) -> dict[str, Any]:
-        """The columns that it sets, sorted by name. Tags and payload are JSON texts."""
+        """Return the columns that it sets, sorted by name. Tags and payload are JSON texts."""
         columns: dict[str, Any] = {}
         if self.payload is not UNSET:
             columns["payload"] = self.payload
@@ -169,7 +169,7 @@ class Edit(Struct, frozen=True, kw_only=True):
 
 
 class Order(Struct, frozen=True, kw_only=True):
-    """What is to be done to jobs, by whom and why. `verb` names the move in MOVES."""
+    """A move that jobs are to make, with its author and reason. `verb` names the move in MOVES."""
 
     verb: ClassVar[str]
     by: str
@@ -187,7 +187,7 @@ class Order(Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """True if no job is moved as soon as one is refused because of its key."""
+        """True if no job is moved when one of them is refused because of its key."""
         return False
 
     @property
@@ -200,11 +200,11 @@ class Order(Struct, frozen=True, kw_only=True):
         return False
 
     def patch(self, row: Row, now: int, holder: str | None) -> Patch | Refusal:
-        """What the order does to a job whose status allows it. `holder`: the live job that has the row's key."""
+        """Return what the order does to a job whose status allows it. `holder`: the live job with the row's key."""
         raise NotImplementedError
 
     def _entry(self, row: Row, now: int, event: str, status: Status, **rest: Any) -> dict[str, Any]:
-        """A history entry. What is not known is left out."""
+        """Return a history entry. Values that are not known are left out."""
         known = {"by": self.by, "reason": self.reason, **rest}
         entry = {"at": now, "event": event, "status": status, "version": row.version}
         return entry | {name: value for name, value in known.items() if value is not None}
@@ -218,7 +218,7 @@ class WaitOrder(Order, frozen=True, kw_only=True):
 
     @property
     def callback(self) -> tuple[str, int] | None:
-        """The name and number under which the callback is stored; None: of the signal that the job waits for."""
+        """Return name and number of the stored callback; None: the callback of the signal that the job waits for."""
         return None
 
     @property
@@ -237,7 +237,7 @@ class Cancel(WaitOrder, frozen=True, kw_only=True):
     cancelled once a run has started.
 
     A waiting job is cancelled at once, unless there is something to undo: if steps are done, its handler runs once
-    more; if the outside works on it, the outside may say that it has stopped. CancelTimeout bounds both."""
+    more; if an external system works on it, that system may say that it has stopped. CancelTimeout bounds both."""
 
     verb = "cancel"
     unsupported: frozenset[str] = frozenset()
@@ -266,13 +266,13 @@ class Cancel(WaitOrder, frozen=True, kw_only=True):
 
 
 class Replace(Cancel, frozen=True, kw_only=True):
-    """A newer job of the same line takes its place."""
+    """Cancels a job, because a newer job of the same line takes its place."""
 
     verb = "replace"
 
 
 class Unblock(Order, frozen=True, kw_only=True):
-    """The job is the head of its line now. It becomes due now: claims have passed its old place."""
+    """Makes a job ready that is the head of its line now. It becomes due now: claims have passed its old place."""
 
     verb = "unblock"
 
@@ -283,8 +283,8 @@ class Unblock(Order, frozen=True, kw_only=True):
 
 
 class Debounced(Order, frozen=True, kw_only=True):
-    """A newer enqueue with the same key. The job becomes what was enqueued now. It keeps its id, its place and the time
-    when it was first enqueued. Not if a worker has ever claimed it: a run has one payload."""
+    """Replaces a job after a newer enqueue with the same key. The job gets the content of the new one. It keeps its id,
+    its place and the time when it was first enqueued. Not if a worker has ever claimed it: a run has one payload."""
 
     verb = "debounce"
     by: str = "client"
@@ -305,13 +305,13 @@ class Debounced(Order, frozen=True, kw_only=True):
         return Patch(status=row.status, columns=columns, entry=entry)
 
 
-# What a newer enqueue replaces, beside the times and the tags.
+# The columns that a newer enqueue replaces, beside the times and the tags.
 _ENQUEUED = ("payload", "priority", "template_version", "max_retries", "timeout", "trace", "share")
 
 
 class Update(Order, frozen=True, kw_only=True):
-    """Another payload makes the results of steps worthless: all are removed. `steps`: what is stored of the steps of
-    the jobs, by id, in the order of their places; the store fills it in."""
+    """Changes fields of jobs. Another payload makes the results of steps worthless: all are removed. `steps`: the
+    stored steps of the jobs, by id, in the order of their places; the store fills it in."""
 
     verb = "update"
     edit: Edit
@@ -416,7 +416,7 @@ class Requeue(Update, frozen=True, kw_only=True):
         )
 
 
-# What a requeue takes from a job.
+# The columns that a requeue clears.
 _CLEARED = (
     "stage", "message", "result", "finished_at", "cancel_requested_at", "cancel_reason", "fingerprint", "waits_for",
 )  # fmt: skip
@@ -520,7 +520,7 @@ class Rescue(Order, frozen=True, kw_only=True):
 
 
 class Resume(Order, frozen=True, kw_only=True):
-    """The time of a wait is over."""
+    """Resumes a job, because the time of its wait is over."""
 
     verb = "resume"
 
@@ -529,7 +529,7 @@ class Resume(Order, frozen=True, kw_only=True):
 
 
 class Wake(Resume, frozen=True, kw_only=True):
-    """An operator ends a wait now, as if its time were over."""
+    """Ends a wait now for an operator, as if its time were over."""
 
     verb = "wake"
 
@@ -538,7 +538,7 @@ class Wake(Resume, frozen=True, kw_only=True):
 
 
 class Signal(WaitOrder, frozen=True, kw_only=True):
-    """A signal is stored. A job that waits for it is resumed. `number`: of the callback by which it comes; None: it
+    """Stores a signal. A job that waits for it is resumed. `number`: of the callback by which it comes; None: it
     comes from the application, or from an operator. The signal's id counts once per job: a callback is answered
     once."""
 
@@ -602,8 +602,8 @@ def _resumed(
 
 
 class ReportCallback(WaitOrder, frozen=True, kw_only=True):
-    """The outside works on it: the deadlines of the callback, and of the wait for its signal, begin anew. None of
-    percent, stage and message: it stays. `timeout`: of the callback, in seconds; None: it has none."""
+    """Records that an external system works on it: the deadlines of the callback, and of the wait for its signal, begin
+    anew. `percent`, `stage`, `message` None: they stay. `timeout`: of the callback, in seconds; None: it has none."""
 
     verb = "report_callback"
     signal: str
@@ -635,8 +635,8 @@ class ReportCallback(WaitOrder, frozen=True, kw_only=True):
 
 
 class AcknowledgeCallback(WaitOrder, frozen=True, kw_only=True):
-    """The outside says that it has stopped working on a job that is cancelled. Not while a worker has the job, or is
-    to get it."""
+    """Records that an external system has stopped working on a job that is cancelled. Refused while a worker has the
+    job, or is to get it."""
 
     verb = "acknowledge_callback"
     signal: str
@@ -662,12 +662,12 @@ _FREED: dict[str, Any] = {"locked_by": None, "locked_until": None}  # a run is t
 
 
 def _run(row: Row) -> dict[str, Any]:
-    """For the history entry of a move that takes a run from its worker."""
+    """Return the part of the history entry of a move that takes a run from its worker."""
     return {"worker": row.locked_by, "claimed_at": row.claimed_at, "started_at": row.started_at}
 
 
 def _compared(row: Row, wanted: dict[str, Any]) -> dict[str, Any]:
-    """The edited columns before and after, for the audit."""
+    """Return the edited columns before and after, for the audit."""
     before = {name: _plain(name, getattr(row, name)) for name in wanted}
     return {"before": before, "after": {name: _plain(name, value) for name, value in wanted.items()}}
 
@@ -677,12 +677,12 @@ def _is_other_payload(row: Row, wanted: dict[str, Any]) -> bool:
 
 
 def _counted(dropped: Sequence[StepPlace]) -> dict[str, Any]:
-    """For the history entry of a move that removes steps."""
+    """Return the part of the history entry of a move that removes steps."""
     return {"dropped_steps": len(dropped) or None}
 
 
 def _named(dropped: Sequence[StepPlace]) -> dict[str, Any]:
-    """For the audit of a move that removes steps."""
+    """Return the audit's data of a move that removes steps."""
     return {"dropped_steps": [step.label for step in dropped]} if dropped else {}
 
 
@@ -696,15 +696,15 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def move(row: Row, order: Order, now: int, holder: str | None = None) -> Patch | Refusal:
-    """What the order means for the job. MOVES says in which statuses it may be done."""
+    """Return what the order means for the job. MOVES says in which statuses it may be done."""
     if row.status not in MOVES[order.verb].sources:
         return Refusal(row.status)
     return order.patch(row, now, holder)
 
 
 def move_all(rows: Iterable[Row], order: Order, now: int, holders: Mapping[Held, str] | None = None) -> list[Decision]:
-    """The same for a batch. `holders`: the live jobs that have the rows' keys. Of two rows with the same key the first
-    gets it."""
+    """Return the same for a batch. `holders`: the live jobs that have the rows' keys. Of two rows with the same key the
+    first gets it."""
     taken = dict(holders or {})
     decided: list[Decision] = []
     for row in rows:
@@ -718,13 +718,13 @@ def move_all(rows: Iterable[Row], order: Order, now: int, holders: Mapping[Held,
 
 
 def patches(decided: Iterable[Decision]) -> list[tuple[Row, Patch]]:
-    """Those that are not refused."""
+    """Return the decisions that are not refusals."""
     return [(row, answer) for row, answer in decided if isinstance(answer, Patch)]
 
 
 def lines(written: Iterable[tuple[Row, Patch]]) -> list[str]:
-    """The lines in which a job has ended, or has come to the end: `advance` looks at them. Of flows also those of jobs
-    that are to be cancelled: the cancel reaches what they have started."""
+    """Return the lines in which a job has ended, or has come to the end: `advance` looks at them. Of flows also those
+    of jobs that are to be cancelled: the cancel reaches the jobs that they have started."""
     return sorted({row.line for row, patch in written if row.line is not None and _is_noted(row, patch)})
 
 
@@ -740,9 +740,9 @@ def _is_noted(row: Row, patch: Patch) -> bool:
 
 
 class Advance(Struct, frozen=True):
-    """What happens in a line. `replaced`: these are cancelled, because of the job `by`; None: because of a newer one.
-    `head`: this one becomes the head. `again`: look at the line once more, because something was locked, or there was
-    too much."""
+    """The decision about a line. `replaced`: these are cancelled, because of the job `by`; None: because of a newer
+    job. `head`: this one becomes the head. `again`: look at the line once more, because something was locked, or there
+    was too much."""
 
     replaced: list[Row] = []
     by: str | None = None
@@ -752,8 +752,8 @@ class Advance(Struct, frozen=True):
 
 def advance(head: Row | None, held: Row | None, blocked: Sequence[Row], most: int) -> Advance:
     """Decide what happens in a line. `held`: the head as it was locked; None: another transaction has it, or it need
-    not be locked. `blocked`: its blocked jobs in their order: the first, and all up to the newest job that replaces
-    others, which may be the head. At most `most` + 1, of which the last stands for those that follow.
+    not be locked. `blocked`: its blocked jobs in their order: the first, and all up to the newest job with "replace",
+    which may be the head. At most `most` + 1, of which the last stands for those that follow.
 
     Places count, not commits. A job whose transaction commits late can have a lower place than the head. Such a job is
     older, so it doesn't replace the head; but a head with "replace" replaces it."""
@@ -777,7 +777,7 @@ def advance(head: Row | None, held: Row | None, blocked: Sequence[Row], most: in
 
 
 def tally(written: Iterable[tuple[Row, Patch]]) -> dict[str, Counter[str]]:
-    """What the patches count, by topic."""
+    """Return the sums of the counters that the patches change, by topic."""
     topics: dict[str, Counter[str]] = {}
     for row, patch in written:
         if patch.counts:

@@ -1,4 +1,4 @@
-"""Does a JSON text have an object with the same key twice? Parsers keep the last one and say nothing."""
+"""Find an object in a JSON text that has the same key twice. Parsers keep the last value and say nothing."""
 
 from __future__ import annotations
 

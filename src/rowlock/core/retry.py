@@ -1,4 +1,4 @@
-"""When does a failed job run again? Pure: the random number for jitter is an argument."""
+"""Retry policies: when a failed job runs again. Pure: the random number for jitter is an argument."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rowlock.errors import InvalidInput, plain_number
 
 
 class FinalType:
-    """What a retry callable returns to say: don't retry."""
+    """The type of FINAL, which a retry callable returns to say: don't retry."""
 
     def __repr__(self) -> str:
         return "FINAL"
@@ -91,7 +91,7 @@ DEFAULT_RETRY = Quadratic()
 
 
 def retry_delay(policy: RetryPolicy, job: Job, error: BaseException | str, chance: float) -> float | FinalType:
-    """Seconds until the next try of a job that has just failed for the (job.retries + 1)-th time, or FINAL.
+    """Return the seconds until the next try of a job that has just failed for the (job.retries + 1)-th time, or FINAL.
 
     A callable that raises or answers nonsense must not cost the job its retry: the default stands in.
     """
@@ -113,7 +113,7 @@ def retry_delay(policy: RetryPolicy, job: Job, error: BaseException | str, chanc
 
 
 def backoff_table(policy: Quadratic | Delays | Exponential, rows: int = 32) -> list[float]:
-    """The policy as a list, for statements that charge many jobs at once (rescue): the last entry repeats."""
+    """Return the policy as a list, for statements that charge many jobs at once (rescue): the last entry repeats."""
     return [float(min(policy.delay(retries), MAX_DELAY)) for retries in range(1, rows + 1)]
 
 

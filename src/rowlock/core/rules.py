@@ -1,4 +1,4 @@
-"""The rule language: who may enqueue, and who may see and manage a job.
+"""The rule language: which callers may enqueue jobs, and which may see and manage a job.
 
     scope_id = @request.auth.id
     @request.auth.roles ?= 'ops' && topic ~ 'report%'    // until the end of the line
@@ -229,7 +229,7 @@ class _Reader:
         return Claim(tuple(_unquoted(step) if step[0] in "'\"" else step for step in steps))
 
     def _check(self, left: Operand, op: str, right: Operand, began: int) -> None:
-        """Refuse comparisons that make no sense, whoever the caller is."""
+        """Refuse comparisons that make no sense for any caller."""
         if isinstance(left, Field) and isinstance(right, Field):
             raise self._wrong("two fields can't be compared with each other", began)
         pattern = op in ("~", "!~")

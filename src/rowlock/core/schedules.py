@@ -1,4 +1,4 @@
-"""Schedules: which times are due, and what becomes of each of them. Pure: time and time zone come in as arguments.
+"""Schedules: the times that are due, and the fate of each of them. Pure: time and time zone come in as arguments.
 
 A nominal time is a moment at which the schedule says to fire. Each nominal time ends as one fire: it made a job, or it
 made none, for a reason.
@@ -53,7 +53,7 @@ _OPTIONS: Final = ("priority", "max_retries", "timeout", "tags", "key")
 
 
 class ScheduleName(Struct, frozen=True):
-    """What identifies a schedule: at most one has all three."""
+    """The identity of a schedule: no two schedules have all three values in common."""
 
     name: str
     scope: str | None = None
@@ -61,7 +61,7 @@ class ScheduleName(Struct, frozen=True):
 
 
 class Definition(Struct, frozen=True, kw_only=True):
-    """What a schedule makes, and when.
+    """The definition of a schedule: the jobs that it makes, and their times.
 
     `version`: of the topic's template; None: the newest enabled one when it fires. `options`: priority, max_retries,
     timeout, tags and key of the jobs. `start`, `end`: no nominal time before or after. `jitter`: each job runs up to so
@@ -119,7 +119,7 @@ class Schedule(Definition, frozen=True, kw_only=True):
 
     @property
     def state(self) -> State:
-        """over: it never fires again."""
+        """Return active, paused, or over (it never fires again)."""
         return "over" if self.next_run_at is None else "paused" if self.is_paused else "active"
 
     @property
@@ -128,7 +128,7 @@ class Schedule(Definition, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The key of its jobs, if `if_live` needs one."""
+        """Return the key of its jobs, if `if_live` needs one."""
         return f"schedule:{self.id}"
 
 
@@ -137,8 +137,8 @@ _USUAL: Final = Definition(topic="", when=Every(1.0))
 
 
 class Fire(Struct, frozen=True, kw_only=True):
-    """What is to become of a nominal time: `job`, or `reason` and maybe `detail`. `room`: the time makes a job only if
-    fewer jobs than this are live in the line of its job; None: however many there are."""
+    """The result that a nominal time is to have: `job`, or `reason` and maybe `detail`. `room`: the time makes a job
+    only if fewer jobs than this are live in the line of its job; None: however many there are."""
 
     fire_at: datetime
     job: NewJob | None = None
@@ -149,7 +149,7 @@ class Fire(Struct, frozen=True, kw_only=True):
 
 
 class Fired(Struct, frozen=True, kw_only=True):
-    """What became of a nominal time, `fire_at`, and when that was decided, `at`."""
+    """The result of the nominal time `fire_at`, which was decided at the time `at`."""
 
     fire_at: datetime
     at: datetime
@@ -198,7 +198,7 @@ def plan(schedule: Schedule, now: datetime, zone: tzinfo) -> Planned:
 
 
 def _due(schedule: Schedule, now: datetime, zone: tzinfo) -> tuple[list[datetime], bool]:
-    """Return the times up to now; False: only the newest, because there are more than MOST_RECORDED."""
+    """Return the times up to now, and whether these are all: of more than MOST_RECORDED, only the newest."""
 
     def until_now(after: datetime) -> Iterator[datetime]:
         for at in times_after(schedule, after, zone):
@@ -218,7 +218,8 @@ def _due(schedule: Schedule, now: datetime, zone: tzinfo) -> tuple[list[datetime
 
 
 def _in_pause(schedule: Schedule, at: datetime) -> bool:
-    """A paused schedule makes no job, also not for a time before the pause that no process has decided yet."""
+    """True if the schedule makes no job for this time because of a pause. While it is paused, that includes times
+    before the pause that no process has decided yet."""
     if schedule.is_paused:
         return True
     if schedule.paused_at is None or at < schedule.paused_at:
@@ -268,7 +269,7 @@ def _iso(at: datetime) -> str:
 
 
 def blanks_of(schedule: Schedule | ScheduleName, fire_at: datetime, zone: tzinfo) -> dict[str, str]:
-    """Return what the blanks of a payload are filled with."""
+    """Return the values for the blanks of a payload."""
     local = fire_at.astimezone(zone)
     return {
         "fire_at": _iso(fire_at),
@@ -413,7 +414,7 @@ def when_data(when: When) -> dict[str, Any]:
 
 
 def read_when(data: Any, field: str = "when") -> When:
-    """Return what `when_data` has written, or what a person has; checked."""
+    """Return the times from data that `when_data`, or a person, has written. Check them."""
     if not isinstance(data, Mapping) or ("cron" in data) == ("every" in data):
         problem = 'must be {"cron": "0 9 * * *", "zone": "Europe/Paris"} or {"every": 3600}'
         raise InvalidInput(field, "bad_value", problem)
@@ -438,7 +439,7 @@ def _read_time(value: Any, field: str) -> datetime:
 
 
 def definition_data(definition: Definition) -> dict[str, Any]:
-    """Return the definition as JSON data; what is as usual is left out."""
+    """Return the definition as JSON data, without the fields that have their defaults."""
     data: dict[str, Any] = {"topic": definition.topic, "when": when_data(definition.when)}
     for name in DEFINED[2:]:
         value = getattr(definition, name)
@@ -448,7 +449,7 @@ def definition_data(definition: Definition) -> dict[str, Any]:
 
 
 def read_definition(data: Any) -> Definition:
-    """Return what `definition_data` has written, checked: another release may have written it. Raise InvalidInput."""
+    """Return the definition from data of `definition_data`. Raise InvalidInput: another release may have written it."""
     if not isinstance(data, Mapping) or not {"topic", "when"} <= data.keys():
         raise InvalidInput("definition", "bad_value", "must be an object with topic and when")
     given = {name: value for name, value in data.items() if name in DEFINED}

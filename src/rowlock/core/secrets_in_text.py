@@ -31,7 +31,7 @@ _LONGEST_NAME = 400  # characters before the part of a name by which it is found
 
 
 def _quoted(quotes: str) -> str:
-    """Return an expression whose group is what to hide. Quotes stay, so that JSON in a text stays JSON."""
+    """Return an expression whose group is the text to hide. Quotes stay, so that JSON in a text stays JSON."""
     some = [
         rf"-----BEGIN(?:[^\0]{{0,{_LONGEST}}}?-----END[^\n\0]*|[^\0]{{0,{_LONGEST}}})",  # a key in PEM has many lines
         *(rf"\\{quote}([^{quote}\0]{{0,{_LONGEST}}}?)\\?{quote}" for quote in quotes),

@@ -1,4 +1,4 @@
-"""How long things took, in a few bytes: counts of durations in buckets that grow by a tenth (the idea of DDSketch).
+"""Sketches of durations in a few bytes: counts of durations in buckets that grow by a tenth (the idea of DDSketch).
 
 Two sketches add up to the sketch of both, in any order, and a percentile is off by less than 5 %.
 """
@@ -23,13 +23,13 @@ _unpack = msgspec.msgpack.Decoder(list[int]).decode
 
 
 def bucket(seconds: float) -> int:
-    """Bucket n holds what is longer than GROWTH ** (n - 1), up to GROWTH ** n."""
+    """Return the number of the bucket. Bucket n holds durations of more than GROWTH ** (n - 1), up to GROWTH ** n."""
     return ceil(log(min(max(seconds, SHORTEST), LONGEST)) / _PER_BUCKET)
 
 
 class Sketch:
-    """`counts`: how many durations are in each bucket from `first` on, up to the last that has any. A list, and not by
-    bucket: charts add up hundreds of them, which so happens in C."""
+    """`counts`: how many durations are in each bucket from `first` on, up to the last that has any. A list, not a
+    dict by bucket: charts add up hundreds of sketches, and the addition of lists runs in C."""
 
     __slots__ = ("counts", "first")
 
@@ -85,7 +85,7 @@ class Sketch:
         return [_MIDDLE * GROWTH ** (self.first + place) for place in places]
 
     def pack(self) -> bytes:
-        """MessagePack: the first bucket, and the counts."""
+        """Return MessagePack: the first bucket, and the counts."""
         return _pack([self.first, *self.counts])
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Steps: parts of a handler whose results are stored. What a run writes about them, and what is stored of them.
+"""Steps: parts of a handler whose results are stored. Here are the marks that a run writes, and the stored steps.
 
 A run is the only writer of its job's steps, because every mark is guarded by version and worker. So the run itself may
 number its steps, count them and add up their sizes.
@@ -36,7 +36,7 @@ STEP_ENDS = frozenset({StepState.SUCCEEDED, StepState.FAILED})  # a replay does 
 
 
 class StepMark(Struct, frozen=True, kw_only=True):
-    """What a run writes about one of its steps: that it runs, or how it ended.
+    """A mark that a run writes about one of its steps: that it runs, or how it ended.
 
     `name` and `n` identify it: the n-th call of this name in the handler, from 1. `position`: the place among all steps
     of the job, in the order in which the handler called them, from 1. `function`: the name of the function, so that
@@ -104,7 +104,7 @@ class StoredSteps(Struct, frozen=True):
 
 
 class StepPlace(NamedTuple):
-    """Which step it is, and where it stands among the job's steps."""
+    """A step's identity, and its place among the job's steps."""
 
     name: str
     n: int
@@ -116,7 +116,7 @@ class StepPlace(NamedTuple):
         return self.name if self.n == 1 else f"{self.name}#{self.n}"
 
     def answers_to(self, said: str) -> bool:
-        """`said`: "name", which is the first call of this name, or "name#n"."""
+        """True if `said` names it: "name", which is the first call of this name, or "name#n"."""
         return said in (self.label, f"{self.name}#{self.n}")
 
     def is_kept(self, first: int | None) -> bool:
@@ -128,7 +128,7 @@ class StepPlace(NamedTuple):
 
 
 class MarkingRun(NamedTuple):
-    """Who must hold a job for its marks to be written."""
+    """The run that must hold a job for its marks to be written."""
 
     id: str
     version: int
@@ -136,7 +136,7 @@ class MarkingRun(NamedTuple):
 
 
 class RunMarks(NamedTuple):
-    """What a run says, all in all: one mark for each step. `step` and `percent` are for the job's row; None: it
+    """The marks of a run together: one mark for each step. `step` and `percent` are for the job's row; None: it
     stays."""
 
     step: str
@@ -197,8 +197,8 @@ def with_step_events(events: Sequence[Event], steps: Sequence[StoredStep]) -> li
 
 
 def _is_before(step: StoredStep, event: Event) -> bool:
-    """True if the step ended before the event. If it was at the same time: it ended after the claim of its run, and
-    before the end of its run."""
+    """True if the step ended before the event. With equal times, it ended after the claim of its run, and before the
+    end of its run."""
     assert step.finished_at is not None  # noqa: S101 - narrows the type
     if event.version != step.version:
         return event.version > step.version

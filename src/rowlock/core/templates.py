@@ -1,4 +1,4 @@
-"""Template: the stored definition of a topic in one version. What it holds, and what it means for a job.
+"""Template: the stored definition of a topic in one version, and its meaning for a job.
 
 A definition is JSON. Code publishes it (`@jobs.task`), or an operator writes it for workers in other languages.
 """
@@ -38,7 +38,7 @@ IfLive = Literal["reject", "queue", "replace"]
 MAX_TEMPLATE_VERSION = 1_000_000
 MAX_TITLE, MAX_DESCRIPTION = 200, 4000
 
-# Fields that are frozen from version 1 on: a job that was enqueued under a version is run by what it was enqueued for.
+# Fields that are frozen from version 1 on: a job of a version must fit the code that runs it.
 FROZEN = ("schema", "steps")
 
 
@@ -122,7 +122,7 @@ class Stored(Struct, frozen=True, kw_only=True):
 
 
 def to_data(stored: Stored) -> dict[str, Any]:
-    """For the database: `from_data` reads it."""
+    """Return the data for the database, which `from_data` reads."""
     data: dict[str, Any] = msgspec.to_builtins(stored)
     return data
 
@@ -138,8 +138,8 @@ class Unreadable(Struct, frozen=True, kw_only=True):
 
 
 def from_data(record: str, data: Mapping[str, Any]) -> Stored | Unreadable:
-    """Read the record with this id. Unknown fields are from a newer release. What can't be read must not raise: the
-    other templates count nevertheless."""
+    """Read the record with this id. Unknown fields are from a newer release. A record that can't be read must not raise
+    an error, because the other templates still count."""
     try:
         stored = msgspec.convert(data, Stored)
         retry_policy(stored.template.retry)
@@ -226,7 +226,7 @@ def check_template_version(value: object, field: str = "version") -> int:
 
 
 def read_lane(text: str, field: str = "topics") -> Lane:
-    """Read what a worker claims: `topic` is version 0, `topic@version` another one."""
+    """Return the lane of a text: `topic` is version 0, `topic@version` another version."""
     topic, at, version = text.partition("@")
     if at and not (version.isascii() and version.isdigit() and len(version) <= 7):
         raise InvalidInput(field, "bad_lane", f"{text!r:.60} names no version: write topic@version, such as mail@1")
@@ -258,7 +258,7 @@ def check_key_field(name: object, schema: Mapping[str, Any] | None) -> str:
 
 
 def check_step_name(name: object, field: str = "name") -> str:
-    """A name#2 is the second call of the step name. Names with a leading @ are kept for waits."""
+    """Return the checked name of a step. `name#2` means its second call. Names with a leading @ are kept for waits."""
     text = codec.check_text(name, field, max_chars=MAX_TITLE)
     if "#" in text or not is_step_name(text) or any(category(one) == "Cc" for one in text):
         raise InvalidInput(
@@ -345,7 +345,7 @@ class CancelGiven(Cancel, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator may write. A field that is not given keeps its value, or gets the default."""
+    """A definition as an operator writes it. A field that is not given keeps its value, or gets the default."""
 
     topic: str
     version: int | UnsetType = UNSET
@@ -398,7 +398,7 @@ def read_definition(data: object) -> Definition:
 
 
 def _translated(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename what other systems call differently. A field that is given in both spellings is refused."""
+    """Rename the fields that other systems call differently. A field that is given in both spellings is refused."""
     plain: dict[str, Any] = {}
     names: Iterable[object] = data
     if unnamed := [name for name in names if not isinstance(name, str)]:
@@ -452,7 +452,7 @@ def _a(kind: type[_V], value: Any, field: str) -> _V:
 
 
 def _step(step: Any) -> Any:
-    """`workerType` says nothing here: any worker that has the topic runs all of its steps."""
+    """Return the step with our names. `workerType` is dropped: any worker that has the topic runs all of its steps."""
     if not isinstance(step, Mapping) or "id" not in step:
         return step
     names = {"id": "name", "name": "title", "timeoutSeconds": "timeout"}
@@ -460,7 +460,7 @@ def _step(step: Any) -> Any:
 
 
 def template_of(definition: Definition, before: Template | None = None) -> Template:
-    """Return the checked template that a definition means; what it leaves out stays as it was `before`."""
+    """Return the checked template of a definition. A field that it leaves out stays as it was `before`."""
     given = {
         name: value for name in Template.__struct_fields__ if (value := getattr(definition, name, UNSET)) is not UNSET
     }
@@ -479,7 +479,8 @@ def difference(old: Template, new: Template, fields: Sequence[str] | None = None
 
 
 def frozen_difference(old: Template, new: Template) -> dict[str, tuple[Any, Any]]:
-    """What must not change under one version. Version 0 may change with each deploy. Titles in a schema may change."""
+    """Return the differences that one version must not have. Version 0 may change with each deploy. Titles in a schema
+    may change."""
     if new.version == 0:
         return {}
     found = difference(old, new, FROZEN)
@@ -518,7 +519,7 @@ def key_of(fields: Sequence[str], payload: Mapping[str, Any]) -> str:
         for part in _path(name):
             value = value.get(part) if isinstance(value, Mapping) else None
         values.append(value)
-    text = codec.encode(values, "key")  # refuses what is no JSON
+    text = codec.encode(values, "key")  # refuses values that are no JSON
     if any(isinstance(value, float | list | tuple | Mapping) for value in values):
         text = codec.encode(_same(values), "key")
     return text if len(text) <= MAX_TEXT else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

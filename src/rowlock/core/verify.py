@@ -1,4 +1,4 @@
-"""What must hold of a job's row, whatever happened to it: the pure part of `rowlock verify`."""
+"""Conditions that a job's row must always meet: the pure part of `rowlock verify`."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class StoredRow(Struct, frozen=True):
 
 
 class StepOwner(Struct, frozen=True):
-    """The id of a job of which steps are stored. `exists`: there is such a job."""
+    """The id of a job that has stored steps. `exists`: there is such a job."""
 
     id: str
     exists: bool
 
 
 class Finding(Struct, frozen=True):
-    """Something that must not be. `check` is stable for programs: lease, ready, wait, finished, retries, version,
+    """A contradiction. `check` is stable for programs: lease, ready, wait, finished, retries, version,
     history, twice, overdue, key, counts, steps, limits."""
 
     check: str
@@ -72,7 +72,7 @@ class Finding(Struct, frozen=True):
 
 
 def examine(row: StoredRow | StepOwner, now: datetime, patience: float) -> Iterator[Finding]:
-    """`patience`: seconds that an expired lease may wait to be taken back."""
+    """Yield the contradictions in a row. `patience`: seconds that an expired lease may wait for its rescue."""
     if isinstance(row, StepOwner):
         if not row.exists:
             yield Finding("steps", row.id, "is gone, but something is stored of its steps")
@@ -110,7 +110,7 @@ def _overdue(row: StoredRow, now: datetime, patience: float) -> Iterator[tuple[s
 
 
 def _history(row: StoredRow) -> Iterator[tuple[str, str]]:
-    """Yield what contradicts a legal path from the enqueue to the row's status, with a claim for every version."""
+    """Yield contradictions to a legal path from the enqueue to the row's status, with a claim for every version."""
     if len(row.history) > MAX_HISTORY or (row.history_dropped and len(row.history) < MAX_HISTORY):
         yield "history", f"keeps {len(row.history)} history entries and counts {row.history_dropped} as dropped"
     status, version = _at_first(row), 0

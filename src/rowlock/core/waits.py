@@ -36,12 +36,12 @@ def check_signal_name(name: object, field: str = "signal") -> str:
 
 
 def signal_wait(name: str) -> str:
-    """Return what a job waits for (`Job.waits_for`) that waits for this signal."""
+    """Return the value of `Job.waits_for` for a job that waits for this signal."""
     return f"signal:{name}"
 
 
 def signal_of(waits_for: str | None) -> str | None:
-    """Return the signal that a job waits for (`Job.waits_for`); None: it sleeps, or does not wait."""
+    """Return the signal that a value of `Job.waits_for` names; None: the job sleeps, or does not wait."""
     return None if waits_for is None or waits_for == SLEEP else waits_for.removeprefix("signal:")
 
 
@@ -56,12 +56,12 @@ def callback_name(signal: str) -> str:
 
 
 def is_step_name(name: str) -> bool:
-    """False if it is the name of a wait or of an address."""
+    """Return False if it is the name of a wait or of an address."""
     return not name.startswith(_MARK)
 
 
 class WaitTerms(Struct, frozen=True, omit_defaults=True):
-    """What the outside may know of an open wait. `timeout`: seconds, None: none. `schema`: of the signal's data."""
+    """The public terms of an open wait. `timeout`: seconds, None: none. `schema`: of the signal's data."""
 
     timeout: float | None = None
     schema: dict[str, Any] | None = None
@@ -80,10 +80,10 @@ def read_terms(value: Any) -> WaitTerms:
 
 
 class Wait(Struct, frozen=True, kw_only=True):
-    """A run asks whether it must wait. `waits_for`: as in Job. `n`, `position`: as in StepMark. `seconds`: the wait
-    ends by itself after so long, counted from the first time that any run has asked; or at `until`; neither: never.
-    `default`: JSON text of what the handler gets then; UNSET: an error, or nothing if it sleeps. `worker`: who must
-    hold the job; None: any."""
+    """The question of a run whether it must wait. `waits_for`: as in Job. `n`, `position`: as in StepMark. `seconds`:
+    the wait ends by itself after so long, counted from the first time that any run has asked; or at `until`; neither:
+    never. `default`: JSON text of what the handler gets then; UNSET: an error, or nothing if it sleeps. `worker`: the
+    one that must hold the job; None: any."""
 
     id: str
     version: int
@@ -102,12 +102,12 @@ class Wait(Struct, frozen=True, kw_only=True):
 
     @property
     def signal(self) -> str | None:
-        """The signal that it waits for; None: it sleeps."""
+        """Return the signal that it waits for; None: it sleeps."""
         return signal_of(self.waits_for)
 
     @property
     def fallback(self) -> str | None:
-        """JSON text of what the handler gets when the time is over; None: an error."""
+        """Return the JSON text of what the handler gets when the time is over; None: an error."""
         if self.default is UNSET:
             return "null" if self.signal is None else None
         return "null" if self.default is None else self.default
@@ -120,7 +120,7 @@ class Wait(Struct, frozen=True, kw_only=True):
 
 
 class WaitFacts(NamedTuple):
-    """What a move must know of a job's waits, beside its row. A store reads it when the row is locked.
+    """The facts about a job's waits that a move needs beside the row. A store reads them when the row is locked.
 
     `unread`: signals that no run has read. `is_known`: a signal with the id of this one has come before. `callback`:
     when the address in question ends, in microseconds; None: never. `has_callback`: there is such an address.

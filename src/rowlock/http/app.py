@@ -91,7 +91,7 @@ class Api:
                 await send({"type": "websocket.close", "code": 1008})
 
     def _settle_in(self) -> None:
-        """Make the state of this event loop at its first request, and use the same state for all later ones."""
+        """Make the state of this event loop at its first request. All later requests use the same state."""
         loop = asyncio.get_running_loop()
         loop_state = self._loop_states.get(loop)
         if loop_state is None:
@@ -107,7 +107,7 @@ class Api:
 
     @property
     def state(self) -> LoopState:
-        """The state of the running loop. Outside of any loop: the state that was used last."""
+        """Return the state of the running loop. Outside of any loop: the state that was used last."""
         try:
             return self._loop_states.get(asyncio.get_running_loop(), self._latest)
         except RuntimeError:  # there is no loop
@@ -124,7 +124,7 @@ class Api:
         self.state.live.stop()
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        # Cancelled by a second Ctrl-C: the event loop ends without a shutdown, and servers would print where we were.
+        # Cancelled by a second Ctrl-C: the event loop ends without a shutdown, and servers would print a traceback.
         with suppress(asyncio.CancelledError):
             while (await receive())["type"] == "lifespan.startup":
                 self._settle_in()

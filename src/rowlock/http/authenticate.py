@@ -25,12 +25,12 @@ log = logging.getLogger("rowlock.http")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 CSRF_HEADER = "x-rowlock-csrf"
 _KEPT = 1000  # identities of tokens that are remembered
-_PROXIES = 20  # that are logged as not trusted: anyone can send such a header
+_PROXIES = 20  # that are logged as not trusted: any client can send such a header
 _TOUCH = 60.0  # seconds between two records of the last use
 
 
 class Authenticator:
-    """For one event loop."""
+    """Finds callers for one event loop."""
 
     def __init__(self, settings: ApiSettings, store: Callable[[], Awaitable[Store]]) -> None:
         self._settings = settings

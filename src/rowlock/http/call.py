@@ -44,7 +44,7 @@ class Call:
 
     @property
     def place(self) -> str:
-        """The name under which waiting requests and streams are counted. A user's job tokens count as the user."""
+        """Return the name under which waiting requests and streams count. A user's job tokens count as the user."""
         identity = self.identity
         if identity.kind == "token":
             return identity.maker if identity.maker.startswith("user ") else repr(identity.caller)
@@ -63,7 +63,7 @@ class Call:
         return await self.api.jobs._store()
 
     def reach(self, scope: str) -> Condition:
-        """Return which jobs the caller may see (read), cancel or manage."""
+        """Return the condition on jobs that the caller may see (read), cancel or manage."""
         identity = self.identity
         allowed: Condition = True if identity.has(scope) else self.granted(scope)
         bounds = identity.reach
@@ -72,12 +72,12 @@ class Call:
         return bounds if allowed is True else Every((allowed, bounds))
 
     def granted(self, scope: str) -> Condition:
-        """Return for which jobs rules let the caller do this."""
+        """Return the condition on jobs for which rules let the caller do this."""
         identity = self.identity
         return False if identity.is_narrow else self.settings.granted(scope, identity.claims, self.now)
 
     def can(self, job: Job | None = None) -> list[str]:
-        """Return what is allowed: for this job, or, without one, for any job at all."""
+        """Return the allowed actions: for this job, or, without one, for any job at all."""
         is_read_only = self.identity.read_only or self.api.settings.read_only
         asked = ("cancel", "manage") if job is not None else ("read", "enqueue", "cancel", "manage")
         scopes = [scope for scope in asked if scope == "read" or not is_read_only]
@@ -136,7 +136,7 @@ def columns(job: Job | State) -> dict[str, Any]:
 
 
 def needs(scope: str) -> str:
-    """Return what a caller needs to do this to a job, for a problem."""
+    """Return in words what a caller needs for this action, for a problem."""
     return f"this needs the scope {scope}, or a {' or '.join(GRANTED_BY[scope])} that lets you"
 
 

@@ -1,4 +1,4 @@
-"""Routes of callbacks: by them the outside answers a job that waits.
+"""Routes of callbacks, by which external systems answer a job that waits.
 
 The token in the path is the only credential. No cookie, session or token of the API counts here, so a foreign page
 gains nothing by calling (CSRF). Bodies are JSON only, so a browser asks first (CORS). The token must not reach any log:
@@ -132,7 +132,7 @@ async def acknowledge_callback(call: Call) -> CallbackBody:
 
 
 async def _found(call: Call) -> tuple[Callback, Store, Status]:
-    """Return what the token names, and the status of the job."""
+    """Return the callback that the token names, the store, and the status of the job."""
     limits, address = call.api.callback_limits, call.request.network
     limits.take(address)
     callback = await call.api.jobs._callbacks.read(call.parameters["token"])

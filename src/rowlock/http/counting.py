@@ -28,7 +28,7 @@ class _Count(Struct, frozen=True):
 
 
 class Counting:
-    """For one event loop. One count at a time: requests that come meanwhile share the next one."""
+    """Counts for one event loop, one count at a time: requests that come meanwhile share the next one."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class Counting:
             if last is not None and last.mark == mark and began - last.began < _FRESH:
                 return last
             count = _Count(began, mark, await store.stats(topic))
-        except StoreError as error:  # for all waiting requests: else each would wait as long again
+        except StoreError as error:  # all waiting requests get the error: else each would wait as long again
             count = _Count(began, "", error)
         self._counts = {name: one for name, one in self._counts.items() if began - one.began < _FRESH} | {topic: count}
         return count

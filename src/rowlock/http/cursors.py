@@ -1,4 +1,4 @@
-"""Cursors: where a page ended, encrypted and authenticated.
+"""Cursors: the places where pages ended, encrypted and authenticated.
 
 A page of jobs may end at a job that the caller may not see, so the cursor must not
 show its place. The cursor is bound to the caller and to the question: another caller can't use it, nor can
@@ -96,7 +96,7 @@ async def page_of(call: Call, rows: Sequence[T], place: Callable[[T], str]) -> t
 
 
 def _question(call: Call) -> bytes:
-    """Return what a cursor is bound to: the caller, the route and the query."""
+    """Return the binding of a cursor: the caller, the route and the query."""
     asked = {name: value for name, value in msgspec.structs.asdict(call.query).items() if name not in _PLACE}
     of = dict(call.parameters)
     return msgspec.json.encode([call.route.method, call.route.path, of, *call.identity.caller, asked])

@@ -72,7 +72,7 @@ class EnqueueBody(Asked, frozen=True, kw_only=True):
     throttle: WindowSeconds | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return what was given beside topic and payload."""
+        """Return the given options: all fields beside topic and payload."""
         given = {name: value for name in _OPTIONS if (value := getattr(self, name)) is not None}
         if self.debounce is not None:
             given["debounce"] = Debounce(self.debounce.seconds, self.debounce.at_most)
@@ -213,7 +213,7 @@ def content_of(job: Job) -> dict[str, Any]:
 
 
 async def had(call: Call, error: OnceTaken) -> Problem:
-    """Return the problem. It doesn't name a job that the caller may not see."""
+    """Return the problem for an error. It doesn't name a job that the caller may not see."""
     if await hidden_jobs(call, [error.first]):
         return Problem("once_taken", f"the topic {error.topic} allows one job per key: there was one", field="key")
     return from_error(error)

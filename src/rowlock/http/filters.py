@@ -1,4 +1,4 @@
-"""Which jobs a request asks for, and which of them the caller may see."""
+"""The filter of a request for jobs, limited to those that the caller may see."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ async def clear_limit(call: Call, asked: LimitClearQuery) -> LimitsCleared:
 
 
 def limit_of(asked: ConcurrencyAsked | RateAsked | FairAsked) -> Limit:
-    """Let errors name the part of the body."""
+    """Return the limit of a request. Errors name the part of the body."""
     try:
         match asked:
             case ConcurrencyAsked():
@@ -229,7 +229,7 @@ def _body(call: Call, info: LimitInfo) -> LimitBody:
 
 
 def limit_body(info: LimitInfo, redaction: Redaction | None = None) -> LimitBody:
-    """`redaction`: values of hidden fields are not shown."""
+    """Return the body of a limit. `redaction`: it hides the values of hidden fields."""
     by = info.limit.by
 
     def shown(value: str) -> str:

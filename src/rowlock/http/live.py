@@ -1,8 +1,8 @@
-"""What streams show: views of the database, read by one task for all streams.
+"""Views of the database for streams. One task reads them for all streams.
 
 A view is a question (which jobs, or how many with which status) and its last answer. The task reads the database again
-and again; each stream sends what has changed since it sent last. So nothing is queued: a slow reader gets fewer and
-larger changes, a reader that comes back gets everything, and all end at the same state.
+and again; each stream sends the changes since it sent last. So nothing is queued: a slow reader gets fewer and larger
+changes, a reader that comes back gets everything, and all end at the same state.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class JobsView(View):
         return read
 
     def is_enough(self, newest: Sequence[str], read: Container[str], states: Mapping[str, State]) -> bool:
-        """False if some of these may not be seen, so that older jobs would take their places."""
+        """Return False if some of these may not be seen, so that older jobs would take their places."""
         if self._condition is True or len(newest) < self.limit:
             return True
         return all(self._may_see(states[job_id]) for job_id in newest if job_id in read and job_id in states)
@@ -259,7 +259,7 @@ class JobsView(View):
 
 
 class CountsView(View):
-    """How many jobs have which status: what `ask` returns."""
+    """The number of jobs by status, as `ask` returns it."""
 
     def __init__(self, ask: Callable[[], Awaitable[Any]]) -> None:
         super().__init__()
@@ -274,7 +274,7 @@ class CountsView(View):
         began = time.monotonic()
         frame = event("stats", await self._ask())
         self.read_at = time.monotonic()
-        self.pause = max(COUNTING, 10 * (self.read_at - began))  # what takes long to count is counted less often
+        self.pause = max(COUNTING, 10 * (self.read_at - began))  # a slow count is repeated less often
         if frame != self._last:
             self._last = frame
             self._answer({})
@@ -364,8 +364,8 @@ class Live:
                     return
 
     async def _look_up(self, store: Store, views: Sequence[JobsView], rest: list[JobsView] | None = None) -> bool:
-        """Read these views together. `rest`: they are views of one scope_id; it gets those that must be read one by
-        one."""
+        """Read these views together. Return False if some secrets are not known yet. `rest`: the views are of one
+        scope_id each; it gets those that must be read one by one."""
         ask = store.newest if rest is None else store.newest_of_scopes
         is_all = True
         for limit in {view.limit for view in views}:

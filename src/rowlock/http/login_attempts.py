@@ -1,4 +1,4 @@
-"""Slow down password guessing, without locking anyone out because of other people's guesses.
+"""Slow down password guessing, without locking a user out because of other people's guesses.
 
 Failures of one account from one address have the lowest limit. An address alone may be the proxy of a whole company,
 and an account alone may be the target of strangers, so these have far higher limits. These do not apply to an account
@@ -116,7 +116,7 @@ class Attempts:
 
 
 class Hashing:
-    """Limits how many password checks wait. For one event loop."""
+    """Limits how many password checks wait in one event loop."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Semaphore(AT_ONCE)

@@ -1,5 +1,6 @@
 """LongPolls: remote workers that wait for work. Of those that wait for the same topics, one looks at a time. When it
-has found work, it wakes the next one. So a thousand of them cost the database as much as one, and one job wakes one."""
+has found work, it wakes the next one. So a thousand of them cost the database as much as one, and a job wakes only
+one."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _Line = deque[asyncio.Future[None]]
 
 
 class LongPolls:
-    """For one event loop."""
+    """The long polls of one event loop."""
 
     def __init__(self) -> None:
         self._lines: dict[Lanes, _Line] = {}
@@ -47,7 +48,7 @@ class LongPolls:
             turn.set_result(None)
 
     def ring(self) -> None:
-        """There may be work, for any lane."""
+        """Wake one caller of each group of lanes: there may be work for any lane."""
         self.rings += 1
         for lanes in list(self._lines):
             self.next(lanes)

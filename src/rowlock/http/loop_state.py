@@ -1,4 +1,4 @@
-"""What of a server belongs to one event loop: who waits there, and what is done there beside answering."""
+"""The state of a server that belongs to one event loop: waiting clients, and the work beside answering."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rowlock.stores.base import Store
 
 
 class LoopState:
-    """Made in its loop, or before there is any."""
+    """The state of one event loop. It is made in its loop, or before there is any."""
 
     def __init__(self, settings: ApiSettings, store: Callable[[], Awaitable[Store]], firing: Firing) -> None:
         self.authenticator = Authenticator(settings, store)

@@ -182,7 +182,7 @@ def _respelled(kind: type[Struct], value: Any, path: str = "") -> Any:
 
 
 def renamed(snake: Mapping[str, str], value: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """`value` with its names as `snake` has them. `path` comes before a name in a refusal."""
+    """Return `value` with its names as `snake` has them. `path` comes before a name in a refusal."""
     named: dict[str, Any] = {}
     for given, item in value.items():
         name = snake.get(given, given)

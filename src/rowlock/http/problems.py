@@ -148,7 +148,7 @@ CODES: dict[str, tuple[int, str]] = {
     "wrong_audience": (401, "A JSON Web Token is for another audience, or `jwt_audience` is not set."),
     "wrong_host": (421, "The server does not answer to the name in the Host header."),
     "wrong_login": (401, "No superuser has this e-mail address and password."),
-    # What is there, and how it stands
+    # What is there, and its state
     "callback_answered": (409, "The callback has its answer already."),
     "callback_cancelled": (409, "The job was cancelled: stop. This request counts as the acknowledgement."),
     "callback_ended": (409, "The job does not ask for this answer any more."),

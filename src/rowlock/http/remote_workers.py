@@ -33,7 +33,7 @@ _MOST_COUNTED = 1000  # runs whose steps are counted
 
 
 class RemoteWorkers:
-    """For one event loop."""
+    """The remote workers of one event loop."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
         self._store = store
@@ -110,7 +110,7 @@ class RemoteWorkers:
         return False
 
     async def renewed(self, worker: str, lease: float) -> None:
-        """The worker has sent a heartbeat: it is alive, even if it doesn't claim."""
+        """Record the heartbeat of a worker: it is alive, even if it doesn't claim."""
         store = await self._store()
         info = self._known.get(worker)
         if info is None:  # it has claimed at another server process, or before this one was started
@@ -124,7 +124,7 @@ class RemoteWorkers:
         await (await self._store()).retire([worker])
 
     def have_ended(self) -> None:
-        """Runs have ended. That makes room in a limit, maybe for a worker that waits."""
+        """Wake waiting workers after runs have ended: that may make room in a limit."""
         if self._limited:
             self.ring()
 
@@ -155,7 +155,7 @@ class RemoteWorkers:
         await store.report(replace(info, running=len(await store.held_by([info.name]))))
 
     def _ring_in(self, seconds: float) -> None:
-        """A job becomes due, or may start, then. All long polls share one alarm, the earliest."""
+        """Ring when a job becomes due, or may start. All long polls share one alarm, the earliest."""
         loop = asyncio.get_running_loop()
         if self._alarm is None or self._alarm.when() < loop.time() or self._alarm.when() > loop.time() + seconds:
             if self._alarm is not None:
@@ -177,8 +177,8 @@ def _report_after(info: WorkerInfo) -> float:
 
 
 class Timeouts:
-    """When runs of remote workers reach their timeout, by this process's monotonic clock. Runs that were claimed
-    elsewhere are read once."""
+    """The times at which runs of remote workers reach their timeouts, by this process's monotonic clock. Runs that were
+    claimed elsewhere are read once."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[str, int], float] = {}
@@ -199,7 +199,7 @@ class Timeouts:
         return [now - self._ends.get((run.id, run.version), inf) for run in runs]  # inf: the run is lost
 
     async def _look_up(self, store: Store, worker: str, unknown: set[tuple[str, int]]) -> None:
-        """Read runs that this worker holds. It may name any run, so others are ignored."""
+        """Read runs that this worker holds. It may name any run, so the other runs are ignored."""
         ids = [run.id for run in await store.held_by([worker]) if (run.id, run.version) in unknown]
         if not ids:
             return
@@ -216,8 +216,8 @@ class Timeouts:
 
 
 class StepCounts:
-    """How many steps the runs of remote workers have stored, and how large their results are. A run that this process
-    hears of for the first time is read once; so with several servers, each counts what it has heard itself."""
+    """The number of steps that runs of remote workers have stored, and the sizes of results. A run that is new to this
+    process is read once. With several servers, each counts only the requests that it gets itself."""
 
     def __init__(self) -> None:
         self._sizes: dict[MarkingRun, dict[tuple[str, int], int]] = {}  # by run, then by name and number

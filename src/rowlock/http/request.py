@@ -56,13 +56,13 @@ class Request:
 
     @property
     def client(self) -> str:
-        """The address from which it came."""
+        """Return the address from which it came."""
         address = self.scope.get("client")
         return str(address[0]) if address else "unknown"
 
     @property
     def network(self) -> str:
-        """The address for counting; of IPv6 the first 64 bits, because one subscriber has all addresses below them."""
+        """Return the address for counting; of IPv6 the first 64 bits: one subscriber has all addresses below them."""
         return _network(self.client)
 
     @property

@@ -1,4 +1,4 @@
-"""Send an answer: the headers that each one has, problem+json for what went wrong, streams, and a line in the log."""
+"""Send an answer: its headers, problem+json for errors, streams, and a line in the log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LONGEST_LINE = 500  # characters of a path in the log
 
 @dataclass(slots=True)
 class Passage:
-    """How far a request has come through the gates: the answer and the log need it."""
+    """The progress of a request through the gates: the answer and the log need it."""
 
     request_id: str
     origin: str | None = None

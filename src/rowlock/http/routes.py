@@ -1,4 +1,4 @@
-"""The table of routes. Each says who may call it; a route without that is an error at start-up."""
+"""The table of routes. Each declares its allowed callers; a route without that is an error at start-up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ API_VERSION_HEADER = "rowlock-api-version"
 
 
 class Access(Struct, frozen=True):
-    """Who may call it.
+    """The callers that may use a route.
 
     `callback`: everyone who has the right token in the path; no other credential is looked at.
     `probe`: everyone, even if the API is switched off. `page`: everyone, also while the database is away: files that
@@ -90,7 +90,7 @@ class Route(Struct, frozen=True):
 
     @property
     def documented(self) -> bool:
-        """False for pages: they are for people, and no part of the API."""
+        """Return False for pages: they are for people, and no part of the API."""
         return self.path != "/" and not self.path.startswith("/_")
 
     @property
@@ -157,7 +157,7 @@ class Table:
         raise Problem("wrong_method", f"this path takes {allow}", headers={"allow": allow})
 
     def _matching(self, path: str) -> Iterator[tuple[dict[str, Route], dict[str, str]]]:
-        """The first that has the method counts: a topic may end like another path."""
+        """Yield the routes of this path. The first that has the method counts: a topic may end like another path."""
         if path in self._exact:
             yield self._exact[path], {}
             return

@@ -437,7 +437,7 @@ def _check_visible(call: Call, found: Schedule | UnreadableSchedule) -> None:
 
 
 def _check_same_name(asked: ScheduleChangeBody, old: Schedule) -> None:
-    """Its jobs and its history belong to the name. Another name is another schedule."""
+    """Refuse another name: the jobs and the history belong to the name. Another name is another schedule."""
     for field in ("name", "scope", "scope_id"):
         given, there = getattr(asked, field), getattr(old, field)
         if given is not UNSET and given != there:
@@ -483,7 +483,7 @@ def _when(asked: WhenAsked) -> When:
 
 
 async def _hiding(call: Call, schedule: Schedule, answer: Awaitable[T]) -> T:
-    """Await the answer. What is wrong may repeat a hidden value of the stored payload."""
+    """Await the answer. Hide secrets in its errors, which may repeat a hidden value of the stored payload."""
     try:
         return await answer
     except InvalidInput as error:

@@ -43,7 +43,7 @@ async def get_readiness(call: Call) -> Response:
 
 
 class Readiness:
-    """For one event loop."""
+    """The readiness of the server, for one event loop."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()

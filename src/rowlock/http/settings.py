@@ -44,7 +44,7 @@ class ApiSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def own_origin(self) -> str | None:
-        """The origin of our own page; None: the one that the request names."""
+        """Return the origin of our own page; None: the one that the request names."""
         return None if self.public_url is None else origin(self.public_url)
 
     def __repr__(self) -> str:  # the default one would show the secret

@@ -1,5 +1,5 @@
-"""What a server does for the database beside answering: maintenance, bulk actions and schedules. Workers do all of it,
-too, but the server may be the only process."""
+"""The work of a server for the database beside answering: maintenance, bulk actions and schedules. Workers do all of
+it, too, but the server may be the only process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOK = 5.0  # seconds between two looks for bulk actions that were started elsew
 
 
 class Upkeep:
-    """For one event loop: from `start` until `stop`, or until the store is closed."""
+    """Runs in one event loop, from `start` until `stop`, or until the store is closed."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]], remote_workers: RemoteWorkers, firing: Firing) -> None:
         self._store = store
@@ -46,13 +46,13 @@ class Upkeep:
         self.bulk_loop = Loop(f"bulk actions by {name}", self._run_bulk, longest=LOOK)
 
     def start(self) -> None:
-        """Does nothing if it was started before."""
+        """Start the loops. Does nothing if they were started before."""
         self.maintenance_loop.start(delay=SETTINGS.maintenance)
         self.bulk_loop.start()
         self.schedule_loop.start()
 
     def run_bulk_now(self) -> None:
-        """A bulk action has been started here."""
+        """Run a bulk action that has been started here."""
         self.bulk_loop.wake()
         self.bulk_loop.start()
 
@@ -67,5 +67,5 @@ class Upkeep:
         return await self._maintenance.run_once(await self._store())
 
     async def _run_bulk(self) -> float:
-        """One batch: so a stop waits for one batch at most."""
+        """Run one batch of a bulk action, so that a stop waits for one batch at most."""
         return 0.0 if await bulk.run_some(await self._store()) else LOOK

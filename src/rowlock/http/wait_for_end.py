@@ -16,7 +16,7 @@ MOST, MOST_OF_ONE = 1000, 100  # long polls at once: in this process, and of one
 
 
 class WaitForEnd:
-    """For one event loop."""
+    """The long polls of one event loop."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
         self._store = store

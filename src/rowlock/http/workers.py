@@ -355,12 +355,12 @@ async def _count(call: Call, store: Store, mark: StepMark) -> bool:
     return True
 
 
-# ── How it ended ──
+# ── Ends of runs ──
 
 
 class _End(Struct, frozen=True):
-    """How a run has ended. `retry`: as its worker wants it, if this server has no policy for the topic. `done`: what a
-    success means, which is the same for every job."""
+    """The end of a run. `retry`: as its worker wants it, if this server has no policy for the topic. `done`: the
+    transition of a success, which is the same for every job."""
 
     run: Beat
     outcome: Outcome

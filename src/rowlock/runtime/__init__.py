@@ -1,1 +1,1 @@
-"""The worker: what claims jobs, runs their handlers and settles what came of it."""
+"""The worker: it claims jobs, runs their handlers and settles the outcomes."""

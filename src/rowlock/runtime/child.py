@@ -47,7 +47,7 @@ _OOM_SCORE = 500  # of 1000: when memory is short, the kernel takes a child befo
 
 
 class Sender:
-    """Sends to the worker, from any thread."""
+    """Sends messages to the worker, from any thread."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -185,7 +185,7 @@ class Child:
         while (work := self._work.get()) is not None:
             if isinstance(work, messages.Load):
                 if not find_handler.load_first(self._setup, work.module):
-                    return  # half an application is loaded. The child of the first job reports the error
+                    return  # only a part of the application is loaded. The child of the first job reports the error
                 continue
             start, link = work
             self._sender.say(messages.Taken())
@@ -256,7 +256,7 @@ class Child:
 
 
 def answer_of(outcome: Outcome) -> messages.Answer:
-    """Return the outcome as a message, whatever is in it."""
+    """Return the outcome as a message. Never raises, whatever the handler returned."""
     try:
         match outcome:
             case Completed(result):

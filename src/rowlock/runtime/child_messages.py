@@ -37,7 +37,7 @@ class Setup(Struct, tag="setup"):
 
 
 class Load(Struct, tag="load"):
-    """Import what a handler of this module needs, so that its first job does not wait for that."""
+    """Import the code of handlers of this module, so that the first job does not wait for that."""
 
     module: str
 
@@ -68,7 +68,7 @@ ToChild = Setup | Load | Start | Interrupt
 
 
 class Taken(Struct, tag="taken"):
-    """From now on the job is charged if the child dies."""
+    """The child has taken the job: from now on the job is charged if the child dies."""
 
 
 class Looks(Struct, tag="looks"):
@@ -163,7 +163,7 @@ class Stopped(Struct, tag="stopped"):
 
 
 class Missing(Struct, tag="missing"):
-    """The handler was not found. The child may have loaded half an application, so it is not used again."""
+    """The handler was not found. The child may have loaded only a part of the application, so it is not used again."""
 
     error: str
 

@@ -44,7 +44,7 @@ Settling = tuple[Run, Transition]
 
 class Admit(Protocol):
     def __call__(self, jobs: Iterable[Job], *, lease: float, marked: bool, sent: float) -> None:
-        """A claim has brought these jobs. `sent`: when it was sent. `marked`: it was the start mark as well."""
+        """Take the jobs of a claim. `sent`: when it was sent. `marked`: it was the start mark as well."""
 
 
 class ClaimSettle:
@@ -126,7 +126,7 @@ class ClaimSettle:
             log.debug("%r %s", run, to.event)
 
     def wake(self) -> None:
-        """There may be work."""
+        """Look for work in the next round."""
         self._rings += 1
         self._may_have_work = True
         self._changed.set()
@@ -140,7 +140,7 @@ class ClaimSettle:
             slots.running_board.tick(slots.running, slots.leaked)
             if self._wants_round():
                 self._spawn(self._round())
-                await asyncio.sleep(0)  # let it take its batch
+                await asyncio.sleep(0)  # let the round take its batch
                 continue
             if not self._may_have_work and self._room() > 0 and self._bell is None:
                 self._bell = self._spawn(self._wait_for_work())
@@ -151,22 +151,22 @@ class ClaimSettle:
     def _wants_round(self) -> bool:
         if self._resting or self.under_way >= _ROUNDS:
             return False
-        # Handlers end one after the other at this moment, and the database is at work. In a few milliseconds all will
-        # have ended: half as many rounds, of twice the size.
+        # Handlers end one after the other at this moment, and the database is at work. All will have ended in a few
+        # milliseconds: waiting for them makes half as many rounds, of twice the size.
         if self.under_way and self._slots.chaining and len(self._finished) < _BATCH and not self._alone:
             return False
         if self._slots.ahead.waits_for_marks and self._gathers():
             return False
         if self._finished or self._alone:
             return True
-        # After a lost claim the next round looks for it, alone. A second round could claim nothing, and would spin.
+        # After a lost claim the next round looks for it, alone. A second round could claim nothing, and would loop.
         if self.claim_lost:
             return not self.under_way
         return self._may_claim()
 
     def _gathers(self) -> bool:
         """Return True if the next round has to wait. Runs that need start marks end a few at a time. A round for each
-        few would cost three times as much as all the rest, so there is one every 10 ms, or for a hundred of them."""
+        few would cost three times as much as all the rest. So there is one every 10 ms, or for a hundred of them."""
         wait = self._gathered + _SHORT - time.monotonic()
         if wait <= 0 or len(self._finished) >= _FEW or self._alone:
             return False
@@ -246,8 +246,8 @@ class ClaimSettle:
         lost = [run for run, _ in batch if run.interruption is Interruption.LOST]
         if not lost:
             return batch
-        # The loss was noticed after they had ended. This worker may hold a newer run of the same version: their outcome
-        # would settle that one.
+        # The loss was noticed after these runs had ended. This worker may hold a newer run of the same version: their
+        # outcome would settle that run.
         for run in lost:
             log.warning("%r is not ours any more: its outcome is dropped", run)
             self._slots.forget(run)
@@ -289,7 +289,7 @@ class ClaimSettle:
         return settled.claimed
 
     async def _write_last_words(self, runs: Iterable[Run]) -> None:
-        """Write what handlers reported just before they ended. After the settle it would be refused."""
+        """Write the last reports of handlers before the settle: after it, the database would refuse them."""
         end = time.monotonic() + _LAST_WORDS
         tries, pause = 0, 0.001
         talked = [run for run in runs if run.spoke]
@@ -315,8 +315,8 @@ class ClaimSettle:
                 pause = min(2 * pause, _SHORT)
 
     def _refused(self, batch: list[Settling], claim: Claim | None, error: StoreError) -> None:
-        """The database answers, but refuses the batch. Settle each run alone and without a claim, so that only the
-        refused run fails. It fails after several refusals: the first one may have another reason."""
+        """Handle a batch that the database refuses. Settle each run alone and without a claim, so that only the refused
+        run fails. It fails after several refusals: the first refusal may have another reason."""
         if len(batch) > 1 or claim is not None:
             self._alone.extend(batch)
             return
@@ -430,7 +430,7 @@ class ClaimSettle:
         self._due, self._due_at = self._slots.loop.call_later(wait, self._promote_now), at
 
     def _start_in(self, seconds: float | None) -> None:
-        """Claim again when a rate lets a job start. The earlier time stays: the claim of then tells the next one."""
+        """Claim again when a rate lets a job start. The earlier time stays: the claim at that time tells the next."""
         if seconds is None or seconds >= 3600:
             return
         at = time.monotonic() + seconds

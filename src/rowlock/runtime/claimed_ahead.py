@@ -28,7 +28,7 @@ class ClaimedAhead:
         return len(self.startable) + len(self.unmarked) + len(self._marking)
 
     def __iter__(self) -> Iterator[Run]:
-        """All runs; those that may start come first."""
+        """Yield all runs; those that may start come first."""
         return iter((*self.startable, *self._marking, *self.unmarked))
 
     @property
@@ -65,13 +65,13 @@ class ClaimedAhead:
         return list(self._marking)
 
     def marked(self) -> None:
-        """The runs that `to_mark` has returned have their marks, or are concluded without them."""
+        """Record that the runs of `to_mark` have their start marks, or are concluded without them."""
         runs, self._marking = self._marking, []
         _merge(self.startable, [run for run in runs if not run.concluded])
 
 
 def _merge(waiting: deque[Run], runs: list[Run]) -> None:
-    """A claim brings its jobs in order. So a sort is only needed if it brings more urgent jobs than those that wait."""
+    """Add the runs of a claim, which come in order. Sort only if some are more urgent than those that wait."""
     in_order = not waiting or not runs or _turn(waiting[-1]) <= _turn(runs[0])
     waiting.extend(runs)
     if not in_order:

@@ -82,7 +82,7 @@ class Executor:
                 return
 
     def _leaks(self, change: int) -> None:
-        """A handler can't be stopped and keeps its slot (1), or has ended at last (-1)."""
+        """Count a handler that can't be stopped and keeps its slot (1), or that has ended at last (-1)."""
         self._slots.leaked += change
         if change < 0:
             self._fill()
@@ -131,8 +131,8 @@ class Executor:
         return True
 
     def _waits(self, run: Run) -> None:
-        """Its handler waits for something, for the first time. Before that nothing could interrupt it, so it needs a
-        deadline only now."""
+        """Set the run's deadline when its handler waits for the first time. Before that nothing could interrupt the
+        handler, so it needs a deadline only now."""
         run.waited = True
         self._deadlines.set(run, run.began + run.job.timeout - time.monotonic())
         self._waiting.add(run.job.topic)
@@ -180,7 +180,7 @@ class Executor:
             if outcome is TOO_LATE:
                 self._slots.clear(run)  # its handler was not called: it is not to blame if this process dies now
         except asyncio.CancelledError:
-            pass  # by _force; run.interruption says why
+            pass  # _force has cancelled it; run.interruption says why
         except KeyboardInterrupt as error:  # Ctrl-C, or the handler raised it: the event loop ends with it
             self._conclude(run, outcome_of(error))
             raise

@@ -1,4 +1,4 @@
-"""How a child process finds a handler: it imports what the worker has imported, and looks in all Jobs that exist
+"""Find a handler in a child process: import the modules that the worker has imported, and look in all Jobs that exist
 then."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AS_MAIN = "__mp_main__"  # not "__main__": code under `if __name__ == "__main__"
 
 
 class Owner(Protocol):
-    """What a run needs of `Jobs`."""
+    """The part of `Jobs` that a run needs."""
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]: ...

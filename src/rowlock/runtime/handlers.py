@@ -115,7 +115,7 @@ def _arguments(task: Task[..., Any], context: Context) -> dict[str, Any]:
 
 @coroutine
 def _step(working: CoroutineType[Any, Any, Any], waits: Callable[[], None]) -> Generator[Any, Any, Any]:
-    """Do `await working`, and call `waits` if it waits. Only its first step is made here; the others cost nothing."""
+    """Do `await working`, and call `waits` if it waits. Only the first step is made here; later steps cost nothing."""
     try:
         awaited = working.send(None)
     except StopIteration as end:

@@ -15,7 +15,7 @@ log = logging.getLogger("rowlock")
 
 
 class Health:
-    """`file`: written every second while every worker's claim loop turns, and removed at the end, so its age tells.
+    """`file`: written every second while every worker's claim loop turns, so its age shows a stop. Removed at the end.
     `address` (host, port): answers HTTP GET with 200 or 503. `patience`: seconds that a claim loop may stand still.
     While the database is away the loops turn: they go on trying."""
 

@@ -46,7 +46,7 @@ _MARK_AFTER = 0.25  # seconds after which a job that was claimed ahead and start
 
 class Replace(Protocol):
     def __call__(self, *, at_once: bool) -> None:
-        """`at_once`: the event loop is stuck, and everything has been settled."""
+        """Ask for a new process. `at_once`: the event loop is stuck, and everything has been settled."""
 
 
 class HeartbeatThread:
@@ -97,13 +97,13 @@ class HeartbeatThread:
             raise
 
     async def stop(self, seconds: float = 0.0) -> None:
-        """`seconds`: what is left of the grace."""
+        """Stop the thread. `seconds`: the rest of the grace."""
         goodbye = min(max(seconds, _GOODBYE), _LONG_GOODBYE)
         await asyncio.wrap_future(self._thread.submit(lambda: self._end(goodbye)))
         await asyncio.to_thread(self._thread.close)
 
     def said(self, run: Run) -> None:
-        """From any thread: the handler of this run has reported something."""
+        """Note from any thread that the handler of this run has reported something."""
         loop = self._thread.loop
         with suppress(RuntimeError):  # ended
             if loop is not None:
@@ -156,7 +156,7 @@ class HeartbeatThread:
                 await self._store.retire([self._slots.name])
 
     async def _stop_loops(self) -> None:
-        """All but the one that calls this."""
+        """Stop all loops except the one that calls this."""
         others = [loop for loop in self._loops if loop.task is not asyncio.current_task()]
         await asyncio.gather(*(loop.stop() for loop in others))
 
@@ -192,7 +192,7 @@ class HeartbeatThread:
     # ── Leases ──
 
     async def _renew(self) -> float:
-        """Renew within a beat: a connection that has gone silent must not cost the leases."""
+        """Renew the leases within a beat, else raise: a connection that has gone silent must not cost the leases."""
         beat = min((run.lease / 3 for run in self._held()), default=self._settings.beat)
         try:
             async with asyncio.timeout(beat):
@@ -352,12 +352,14 @@ class HeartbeatThread:
         return self._settings.look
 
     def _turn(self) -> None:
-        """In the worker's event loop: its claim loop turns too, and shows on the running board that it does."""
+        """Record in the worker's event loop that it turns. The claim loop turns, too, and shows it on the running
+        board."""
         self._turned = time.monotonic()
         self._slots.changed.set()
 
     async def _leave(self) -> None:
-        """The program has ended its event loop without a stop: no handler runs, so no lease is renewed any more."""
+        """Give back all jobs after the program has ended its event loop without a stop. No handler runs, so no lease is
+        renewed any more."""
         log.warning("worker %s: its event loop has ended without stop(); its jobs are given back", self._slots.name)
         await self._stop_loops()
         with suppress(StoreError):  # then their leases run out

@@ -14,7 +14,7 @@ LOOK_EVERY = 0.1 if sys.platform == "linux" else 0.5  # seconds; on other system
 
 
 async def resident(pid: int) -> float | None:
-    """Return what the process holds in RAM; None if it has ended."""
+    """Return the memory that the process holds in RAM; None if it has ended."""
     if sys.platform != "linux":
         return await asyncio.to_thread(_ask_ps, pid)
     try:
@@ -30,7 +30,7 @@ def _ask_ps(pid: int) -> float | None:
 
 
 def available() -> float:
-    """Return the memory of this machine, or what the control groups of this process allow."""
+    """Return the memory of this machine, or the part that the control groups of this process allow."""
     limits = [os.sysconf("SC_PHYS_PAGES") * _PAGE]
     for file in _limit_files():
         with suppress(OSError, ValueError):  # not there, or "max"

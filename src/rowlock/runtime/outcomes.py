@@ -1,4 +1,4 @@
-"""Outcomes: what the end of a handler means for its job."""
+"""Outcomes: decide what the end of a handler means for its job."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class ProcessLink(Link, Protocol):
 
 
 class Death(Struct, frozen=True):
-    """How a child ended. `code`: as in subprocess, negative for a signal; None: other code in this process has reaped
+    """The end of a child. `code`: as in subprocess, negative for a signal; None: other code in this process has reaped
     it."""
 
     code: int | None
@@ -167,7 +167,7 @@ class Process(asyncio.Protocol):
             self._talk = None
 
     async def _look(self, talk: Conversation, limit: float) -> None:
-        """Look at its memory, and whether it lives: its own children may hold the socket open after its death."""
+        """Check its memory, and whether it lives: its own children may hold the socket open after its death."""
         used = await memory.resident(self.pid)
         if used is not None:
             self.used = used

@@ -1,5 +1,5 @@
-"""RescueGuard: when may a worker rescue the jobs of other workers? Not right after the database, or this process, was
-away.
+"""RescueGuard: decides when a worker may rescue the jobs of other workers. Not right after the database, or this
+process, was away.
 
 If the database was away for longer than a lease, every lease has expired when it comes back. Live workers need a moment
 to renew theirs; a rescue at that moment would take their jobs. The same holds if the database's clock jumps ahead.
@@ -22,8 +22,8 @@ class RescueGuard:
         self._last: tuple[float, float, datetime] | None = None  # asked, answered, the clock
 
     def contact(self, asked: float, answered: float, clock: datetime) -> None:
-        """A heartbeat has succeeded: between these monotonic times the database's clock showed `clock`. A slow answer
-        is no jump, because only the least possible gain counts. A very slow answer is a gap."""
+        """Record a heartbeat that succeeded: between these monotonic times the database's clock showed `clock`. A slow
+        answer is no jump, because only the least possible gain counts. A very slow answer is a gap."""
         if self._last is None:
             self._since = asked
         else:
@@ -34,7 +34,7 @@ class RescueGuard:
         self._last = (asked, answered, clock)
 
     def broken(self) -> None:
-        """A heartbeat has failed."""
+        """Record a heartbeat that failed."""
         self._since = self._last = None
 
     def wait(self, at: float, others: float) -> float:

@@ -117,7 +117,7 @@ class Run:
     # ── Interruption ──
 
     def interrupt(self, why: Interruption) -> bool:
-        """From any thread. Return False if the run was to end anyway."""
+        """Tell the run to end. Any thread may call it. Return False if the run was to end anyway."""
         if self.interruption is Interruption.LOST or (self.interruption is not None and why is not Interruption.LOST):
             return False
         self.interruption = why
@@ -172,15 +172,15 @@ class Run:
                 self._marks.pop((name, n), None)
 
     def has_old_marks(self, now: float) -> bool:
-        """True if a step runs for a while whose mark is not written."""
+        """True if a step has run for a while and its mark is not written."""
         if not self._marks:
             return False
         with _saying:
             return any(now - since > _MARK_AFTER for since, _ in self._marks.values())
 
     def collect_marks(self) -> list[StepMark]:
-        """Return the marks that are not written yet, once. If they can't be written they are lost: they only tell
-        onlookers what the run does."""
+        """Return the marks that are not written yet, once. If they can't be written they are lost: they only
+        show operators what the run does."""
         if not self._marks:
             return []
         with _saying:
@@ -239,7 +239,7 @@ class Run:
         return Progress(self.job.id, self.job.version, *said, aged, self.job.locked_by)
 
     def written(self, report: Progress, *, kept: bool) -> None:
-        """The report was written. `kept` False: it was not, so it is put back, below what was reported since."""
+        """Record that the report was written. `kept` False: it was not, so it is put back, below newer reports."""
         now = time.monotonic()
         writing = self.writing
         with _saying:

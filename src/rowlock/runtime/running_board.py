@@ -59,7 +59,7 @@ class RunningBoard:
     # ── The worker writes ──
 
     def put(self, job_id: str, version: int, *, apart: bool = False) -> int:
-        """A handler starts. `apart`: in a child process of the worker."""
+        """Add a run whose handler starts. Return its slot. `apart`: in a child process of the worker."""
         if self._free:
             slot = self._free.pop()
         elif self._used < self._slots:
@@ -71,12 +71,13 @@ class RunningBoard:
         return slot
 
     def rejoin(self, slot: int) -> None:
-        """The handler in the child process has ended: what it did there may be why the worker dies."""
+        """Count the run as one of the worker's own. Its handler in the child process has ended, and what it did there
+        may still make the worker die."""
         if slot != _NOWHERE:
             self._memory[_START + slot * _ENTRY.size + _AT_APART] = 0
 
     def clear(self, slot: int) -> None:
-        """The run is settled, or was lost."""
+        """Remove a run that is settled, or was lost."""
         if slot == _NOWHERE:
             return
         _VERSION.pack_into(self._memory, _START + slot * _ENTRY.size + _AT_VERSION, 0)
@@ -87,10 +88,10 @@ class RunningBoard:
         self._memory[_START:] = bytes(len(self._memory) - _START)
 
     def tick(self, running: int, leaked: int) -> None:
-        """The claim loop has turned."""
+        """Record that the claim loop has turned."""
         _HEADER.pack_into(self._memory, 0, time.monotonic(), running, leaked)
 
-    # ── Anyone reads ──
+    # ── Any process reads ──
 
     @property
     def ticked(self) -> float:

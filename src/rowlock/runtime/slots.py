@@ -129,7 +129,7 @@ class Slots:
         run.slot = self.running_board.put(run.job.id, run.job.version, apart=run.kind == "process")
 
     def ended(self, run: Run) -> None:
-        """Its handler has ended, or was left behind: the slot is free."""
+        """Free the slot of a run whose handler has ended, or was left behind."""
         self.running -= 1
         if run.kind == "process" and run.slot is not None:
             self.running_board.rejoin(run.slot)
@@ -147,7 +147,7 @@ class Slots:
             run.when_settled = None
 
     def forget(self, run: Run) -> None:
-        """The run is settled, or was lost."""
+        """Forget a run that is settled, or was lost."""
         run.concluded = True
         self.clear(run)
         if self.runs.get(run.key) is run:  # and not a newer one in its place

@@ -44,7 +44,7 @@ _LAST_PATIENCE = 5.0  # … and the same while the supervisor ends: it must not 
 
 
 class Ready(Struct, frozen=True):
-    """What a child sends when it works. The URL is for rescues; it may hold a password, and is never logged."""
+    """The message of a child that works. The URL is for rescues; it may hold a password, and is never logged."""
 
     name: str
     url: str

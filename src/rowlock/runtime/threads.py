@@ -19,7 +19,7 @@ _Work = tuple[contextvars.Context, Callable[[], object], "asyncio.Future[object]
 
 
 class Threads:
-    """As many as are needed at once; idle ones are used again. Belongs to an event loop.
+    """As many threads as are needed at once; idle threads are used again. Belongs to an event loop.
 
     `leaks`: called with 1 when a thread goes on with a cancelled function, and with -1 when that function returns.
     """

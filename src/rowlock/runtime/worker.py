@@ -171,7 +171,7 @@ class Worker:
         await is_set_within(self.claim_settle.quiet, until - time.monotonic())
 
     def evacuate(self, seconds: float) -> None:
-        """From another thread, because the event loop is stuck: settle everything before this process ends."""
+        """Settle everything before this process ends. Another thread calls this, because the event loop is stuck."""
         self._heartbeat_thread.evacuate_from(seconds)
 
     @property
@@ -193,7 +193,7 @@ class Worker:
         return self.slots.running
 
     def nudge(self) -> None:
-        """From any thread: there may be work, or slots for it."""
+        """Look again for work, and for slots for it. Any thread may call it."""
         with suppress(RuntimeError):  # the loop has been closed
             self.slots.loop.call_soon_threadsafe(self._nudged)
 
@@ -221,13 +221,13 @@ class Worker:
         self._fill()
 
     def _replaced(self, run: Run) -> None:
-        """The database has lost that claim, as after a failover, and has given out its version again."""
+        """Interrupt an older run. The database has lost its claim, as after a failover, and has reused its version."""
         log.warning("%r has been claimed again: the outcome of the older run is dropped", run)
         if run.interrupt(Interruption.LOST):
             self._interrupted(run)
 
     def _marked(self) -> None:
-        """The start marks that were asked for are written, or their runs are concluded."""
+        """Go on after the start marks that were asked for are written, or their runs are concluded."""
         self._ahead.marked()
         if self.slots.stopping:
             self._give_back(list(self._ahead), "shutdown")
@@ -243,7 +243,7 @@ class Worker:
         self.slots.changed.set()
 
     def _ask_for_marks(self) -> None:
-        """At the end of this turn of the event loop: short handlers have ended by then, and there is room for more."""
+        """Ask at the end of this turn of the event loop: short handlers have ended by then, and free slots for more."""
         if not self._asks:
             self._asks = True
             self.slots.loop.call_soon(self._ask_for_marks_now)
@@ -272,7 +272,7 @@ class Worker:
     # ── From the handler to the settlement ──
 
     def _done(self, run: Run, outcome: Outcome | None) -> None:
-        """A handler has ended, or was left behind."""
+        """Conclude the run of a handler that has ended, or was left behind."""
         slots = self.slots
         slots.ended(run)
         if outcome is None:
@@ -296,12 +296,12 @@ class Worker:
             self._replace(at_once=False)
 
     def _heard_of_cancel(self, run: Run) -> None:
-        """From any thread: the handler has heard of a cancel by itself."""
+        """Record from any thread that the handler has heard of a cancel by itself."""
         with suppress(RuntimeError):  # the loop has been closed
             self.slots.loop.call_soon_threadsafe(self._interrupted, run)
 
     def _interrupted(self, run: Run) -> None:
-        """After run.interrupt()."""
+        """Make sure that an interrupted run ends. Called after run.interrupt()."""
         if run.began:
             self._executor.enforce(run)
         elif not run.concluded:  # claimed ahead
@@ -315,7 +315,7 @@ class Worker:
         """Give back jobs that were claimed ahead: those that wait for too long, and those of paused topics."""
         now = time.monotonic()
         waiting = list(self._ahead)
-        without_slot = waiting[max(0, self.slots.usable - self.slots.running) :]  # the others are about to start
+        without_slot = waiting[max(0, self.slots.usable - self.slots.running) :]  # the other runs are about to start
         self._give_back([run for run in waiting if run.job.topic in paused], "paused")
         late = [run for run in without_slot if now - run.claimed > _STALE and run.job.topic not in paused]
         self._give_back(late, "late")
@@ -330,7 +330,7 @@ class Worker:
 def _chosen(
     lanes: Mapping[Lane, Task[..., Any]], topics: tuple[str, ...] | None, app: str | None
 ) -> dict[Lane, Task[..., Any]]:
-    """Return the lanes of these topics; None: all lanes. External topics are run by others."""
+    """Return the lanes of these topics; None: all lanes. External topics are left out: remote workers run them."""
     if not lanes:
         raise InvalidInput("tasks", "none", _no_tasks(app))
     external = {lane.topic for lane, task in lanes.items() if task.is_external}

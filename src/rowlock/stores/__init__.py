@@ -1,4 +1,4 @@
-"""Stores: where jobs are kept. A URL says which; its driver is imported only then."""
+"""Stores keep the jobs. A URL names the store, and only the driver of that store is imported."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ SCHEMES = "sqlite:///path, postgresql://…"
 
 
 def open_store(url: str, listen_url: str | None = None) -> Store:
-    """The store behind a URL, not yet opened.
+    """Return the store behind a URL, not yet opened.
 
     sqlite:///relative.db, sqlite:////absolute.db, sqlite:// (in memory, for tests);
     postgresql://user:password@host/database?schema=…
 
-    `listen_url`: PostgreSQL behind a pooler in transaction mode, where LISTEN does not work, is listened to there.
+    `listen_url`: for PostgreSQL behind a pooler in transaction mode, where LISTEN does not work. The store sends its
+    LISTEN to this URL.
     """
     if "://" not in url:
         raise InvalidInput("url", "bad_url", f"must be one of {SCHEMES}")
@@ -58,8 +59,8 @@ def _sqlite(url: str) -> Store:
 
 
 async def check_listener(store: Store) -> None:
-    """Raise InvalidInput if the store's `listen_url` leads to another database. A server that is away is no error: the
-    store polls until it is back."""
+    """Raise InvalidInput if the store's `listen_url` leads to another database. An unreachable server is no error: the
+    store polls until the server is back."""
     check = getattr(store, "check_listener", None)  # a store that needs no wake-up call has none
     if check is not None:
         with suppress(StoreUnavailable):

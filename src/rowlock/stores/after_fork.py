@@ -13,7 +13,7 @@ def keep_for_ever(thing: object) -> None:
     _kept.append(thing)
     try:
         import ctypes
-    except ImportError:  # a Python without it: then it is kept until the child exits
+    except ImportError:  # a Python without ctypes keeps the thing until the child exits
         return
-    # One reference that nobody gives back: even the end of the interpreter doesn't collect it.
+    # A reference that is never given back, so even the end of the interpreter doesn't collect the thing.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

@@ -1,8 +1,9 @@
 """Store: the one protocol between rowlock and a database.
 
-Every verb is a batch, and answers in the order in which it was asked. Every verb is one guarded statement or one
-transaction. The caller may repeat it after a lost reply (`OutcomeUnknown`): it won't do its work twice. If a guard
-doesn't match, the verb changes nothing and says so. Time is the database's clock: the caller passes delays, not times.
+Every verb takes a batch, and its answers have the order of the questions. Every verb is one guarded statement or one
+transaction. The caller may repeat a verb after a lost reply (`OutcomeUnknown`): the verb won't do its work twice. If a
+guard doesn't match, the verb changes nothing and says so. Time is the database's clock: the caller passes delays, not
+times.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ MEMORY = "@memory"  # ends the identity of a database in memory, which no other 
 
 
 # Bounded work in the background: any number of processes may do it at once. See `Store.tidy`.
-# fold_counts: add what was counted since to the totals, and make rollups of it, exactly once. Numbers and charts are
-#   right without it, but for a bound; it keeps `stats` fast.
+# fold_counts: add new counts to the totals and to the rollups, exactly once. It keeps `stats` fast. Numbers and charts
+#   are right without it, but for a bound.
 # group_failures: give dead letters that have none their fingerprint, the newest first. SQL alone, or an older worker,
 #   makes such dead letters.
-# sweep_records, sweep_rollups: remove what has expired. prune_bulks: remove previews that no operator has started, and
-#   bulk actions that ended long ago.
-# prune_fires: remove what is known of old times of schedules that made no job.
+# sweep_records, sweep_rollups: remove expired records and rollups. prune_bulks: remove previews that no operator has
+#   started, and bulk actions that ended long ago.
+# prune_fires: remove old fires of schedules that made no job.
 # prune_flows: remove flows that have no job any more. prune_throttles: forget keys whose throttle is over.
 # prune_starts: remove starts that no rate counts any more.
 Chore = Literal[
@@ -91,26 +92,26 @@ CHORES: dict[Chore, int] = {  # what one call should do at most
 }
 
 
-Part = Literal["jobs", "archive", "steps"]  # of what is stored, see `Store.stored_rows`
+Part = Literal["jobs", "archive", "steps"]  # a part of the stored data, see `Store.stored_rows`
 
 
 class Home(Struct, frozen=True):
-    """Which database is ours; a connection that an application brings must lead to the same.
+    """The database of the store. A connection that an application passes must lead to the same database.
 
     `dialect` names the database system (see stores/callers). `identity`: random text made by the first migration, and
-    the place where it is stored, so that a copy (a restored dump, a copied file) is another one."""
+    the place where it is stored. So a copy (a restored dump, a copied file) has another identity."""
 
     dialect: str
     identity: str
     schema: str | None
 
     def is_current(self) -> bool:
-        """False if it is out of date: an SQLite file may have been replaced. Call `Store.home` again."""
+        """Return False if it is out of date, because an SQLite file was replaced. Then call `Store.home` again."""
         return True
 
 
 class Traits(Struct, frozen=True):
-    """What is always so for a store.
+    """Facts about a store that never change.
 
     `any_loop`: several event loops may use it; else each needs a store of its own. `is_private`: no other process can
     see it (a database in memory). `watches_commits`: wait_for_work notices every commit, so that no ring is needed."""
@@ -121,8 +122,9 @@ class Traits(Struct, frozen=True):
 
 
 class Enqueued(Struct, Generic[R_co], frozen=True):
-    """`id` is the caller's, or that of the job that answers instead (`existing`): it has the same id or live key; with
-    debounce, it now carries the payload; with throttle, it is the last job that was made with the key.
+    """`id` is the caller's id, or that of an existing job that answers instead (`existing`). That job has the same id
+    or live key. With debounce, it now carries the payload. With throttle, it is the last job that was made with the
+    key.
 
     `Enqueued[R]`: R is what the job's handler returns. Only type checkers see it; `jobs.result` gives it.
     """
@@ -149,16 +151,16 @@ class Claim(Struct, frozen=True):
 
     @property
     def starting(self) -> int:
-        """How many jobs may be claimed that start at once."""
+        """Return how many jobs may be claimed that start at once."""
         return self.limit if self.slots is None else min(self.limit, self.slots)
 
 
 class Claimed(Struct, frozen=True):
     """`contended`: other workers had locked some of the due jobs, or they were too large; claim again at once.
-    `next_due`: seconds until `promote` is needed for the next future job; None if there is none.
-    `size`: bytes of the payloads. `ends`: lines have to be looked at; the store does it before it answers. `limited`:
-    some topics have limits: claim again when a run has ended, which may make room. `start`: as in Claim, if it is
-    another one. `next_start`: seconds until a rate lets a job start; None: no rate holds one up."""
+    `next_due`: seconds until `promote` is needed for the next future job; None if there is none. `size`: bytes of the
+    payloads. `ends`: some lines need a look; the store takes it before it answers. `limited`: some topics have limits:
+    claim again when a run has ended, which may make room. `start`: as in Claim, if it differs from the claim's.
+    `next_start`: seconds until a rate lets a job start; None: no rate delays a job."""
 
     jobs: list[Job]
     contended: bool
@@ -198,7 +200,7 @@ class NewLine(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """What a run reports about itself. None leaves percent, stage or message as it is; lines are added to the log.
+    """The report of a run about itself. None leaves percent, stage or message as it is; lines are added to the log.
     `worker`: the worker that must hold the job; None: any."""
 
     id: str
@@ -229,15 +231,15 @@ class Hold(StrEnum):
     UNSEEN = "unseen"  # another transaction had locked the row; nothing was written, ask again
 
 
-PROMOTER = "rowlock"  # who resumes jobs in `promote`, as their history says
+PROMOTER = "rowlock"  # the name in the history of jobs that `promote` has resumed
 
 
 class Awaited(Struct, frozen=True):
-    """The answer to `take_signal`. `hold`: KEPT, CANCEL or LOST; all else is known for KEPT only.
+    """The answer to `take_signal`. `hold`: KEPT, CANCEL or LOST; the other fields are set for KEPT only.
 
-    `state`: SUCCEEDED: the wait has ended, and `result` (JSON text) is what the handler gets; FAILED: its time is over
-    without a default; RUNNING: the run must end and wait, for `left` seconds at most (None: for ever). `seen`: how many
-    signals the job has got, for the transition."""
+    `state`: SUCCEEDED: the wait has ended, and the handler gets `result` (JSON text); FAILED: the wait has timed out
+    without a default; RUNNING: the run must end and wait, for `left` seconds at most (None: for ever). `seen`: the
+    number of signals that the job has got, for the transition."""
 
     hold: Hold
     state: StepState = StepState.RUNNING
@@ -264,9 +266,10 @@ def moved(decided: Iterable[Decision]) -> list[Moved]:
 
 
 class Changed(Struct, frozen=True):
-    """An operator's order for one job. `status` is after the change, or why there was none; None: no such job. A job
-    that was deleted has the status that it had. `holder`: requeue only, the live job that has the key. `steps`: requeue
-    from a step only, the names of all stored steps if none is the one that was asked for. `why`: as in Refusal."""
+    """The answer to an operator's order for one job. `status` is the status after the change, or the one that forbade
+    the change; None: no such job. A job that was deleted has the status that it had. `holder`: requeue only, the live
+    job that has the key. `steps`: requeue from a step only, the names of all stored steps if the requested step is not
+    stored. `why`: as in Refusal."""
 
     id: str
     done: bool
@@ -277,7 +280,7 @@ class Changed(Struct, frozen=True):
 
 
 def changed(decided: Iterable[Decision]) -> dict[str, Changed]:
-    """The answers to an operator's order, by id."""
+    """Return the answers to an operator's order, by id."""
     answers = {}
     for row, answer in decided:
         if isinstance(answer, Patch):
@@ -329,7 +332,8 @@ class InLine(Struct, frozen=True):
 def in_line(
     own: str, limit: int, is_head: bool, head: str | None, before: str | None, ahead: int, behind: int
 ) -> InLine:
-    """Put together what a store has found. `ahead`, `behind`: blocked jobs, counted up to one more than `limit`."""
+    """Return an InLine from the values that a store has found. `ahead`, `behind`: blocked jobs, counted up to one more
+    than `limit`."""
     if is_head:
         ahead, before = 0, None
     elif head is not None:
@@ -341,9 +345,9 @@ def in_line(
 
 class Guard(Struct):
     """The run that a transaction belongs to. It commits only while the run holds its lease (HELD, same version, same
-    worker; None: any worker). `checkpoint`: the transaction also stores what is said about a step. `completion`: then
-    it completes the job, by this settlement. `outage`: the store sets it if the database went away during the
-    application's own statements."""
+    worker; None: any worker). `checkpoint`: the transaction also stores this mark of a step. `completion`: the
+    transaction also completes the job, by this settlement. `outage`: the store sets it if the database went away during
+    the application's own statements."""
 
     id: str
     version: int
@@ -359,7 +363,8 @@ class Store(Protocol):
 
     @property
     def owes_ring(self) -> bool:
-        """True if it has inserted jobs without waking a worker. Inserts ring by themselves where that saves time."""
+        """Return True if the store has inserted jobs without waking a worker. An insert rings by itself where that
+        saves time."""
         ...
 
     # ── Life of the store ──
@@ -376,7 +381,8 @@ class Store(Protocol):
 
     async def pending_migrations(self, *, whole: bool = False) -> Pending:
         """Return what `migrate` would apply. Raise an error if an applied migration differs from this code. `whole`:
-        also raise SchemaDamaged if tables or columns are gone that migrations have made; it names all of them."""
+        also raise SchemaDamaged if tables or columns that migrations have made are gone; the error names all of
+        them."""
         ...
 
     async def now(self) -> datetime:
@@ -389,9 +395,9 @@ class Store(Protocol):
 
     # ── Clients ──
     async def insert(self, jobs: Sequence[NewJob], *, repeat: bool = False) -> list[Enqueued]:
-        """All jobs in one transaction. A live job with the same (topic, scope, scope_id, key), or any job with the same
-        id, answers instead of a new one; also one earlier in the same batch. `repeat`: the ids may have been inserted
-        by an earlier try whose outcome is unknown, or are the caller's own: look in the archive as well.
+        """Insert all jobs in one transaction. A live job with the same (topic, scope, scope_id, key), or any job with
+        the same id, answers instead of a new one; so does a job earlier in the same batch. `repeat`: also look in the
+        archive, because an earlier try with an unknown outcome may have inserted the ids, or they are the caller's own.
 
         With debounce, the job of the line that no worker has claimed takes the payload and answers. With throttle, the
         last job that was made with the key answers, while the window lasts."""
@@ -399,35 +405,37 @@ class Store(Protocol):
 
     # ── Workers ──
     async def claim(self, claim: Claim) -> Claimed:
-        """pending → processing for at most `limit` jobs of the lanes: ready, not expired, not paused, limits free;
-        highest priority first across all lanes, then oldest run_at, then id. In that order. Shares take turns."""
+        """Move at most `limit` jobs of the lanes from pending to processing, and return them: ready, not expired, not
+        paused, limits free. They are chosen and returned in this order: highest priority first across all lanes, then
+        oldest run_at, then id. Shares take turns."""
         ...
 
     async def settle(self, settlements: Sequence[Settlement], claim: Claim | None = None) -> Settled:
-        """Apply transitions, each guarded by status, version AND worker; a verdict per settlement. With `claim`, also
-        claim the next batch in the same round trip and transaction."""
+        """Apply transitions, each guarded by status, version AND worker. Return a verdict per settlement. With `claim`,
+        also claim the next batch in the same round trip and transaction."""
         ...
 
     async def heartbeat(self, beats: Sequence[Beat], lease: float) -> list[Hold]:
-        """Extend leases, never shorten them."""
+        """Extend leases, never shorten them. Return how the runs stand."""
         ...
 
     async def progress(self, reports: Sequence[Progress]) -> list[Hold]:
-        """Write reports of runs that hold their jobs. A run that has completed its job in its own transaction has lost
-        it; the lines that it had logged before are added to the archived job."""
+        """Write reports of runs that hold their jobs, and return how the runs stand. A run that has completed its job
+        in its own transaction has lost the job. The lines that the run had logged before are added to the archived
+        job."""
         ...
 
     async def checkpoint(self, marks: Sequence[StepMark]) -> list[Hold]:
-        """Store what runs say about their steps, each guarded by status, version AND worker; also `step` and, if the
-        mark says so, `progress` of the job. Waits for a locked row: KEPT, CANCEL (written, too) or LOST. A repeat
-        changes nothing. Several marks of one job are applied in their order."""
+        """Store the marks of steps, each guarded by status, version AND worker; also `step` and, if the mark says so,
+        `progress` of the job. Wait for a locked row; return KEPT, CANCEL (written, too) or LOST. A repeat changes
+        nothing. Several marks of one job are applied in their order."""
         ...
 
     async def take_signal(self, wait: Wait) -> Awaited:
-        """Does a run have to wait? In one transaction, guarded by status, version AND worker: if an unread signal of
-        the name is there, the oldest is read, and stored as the result of the wait; else, if the deadline is over, that
-        is stored; else the wait is stored as open, with its deadline, which later calls don't move. A repeat gets the
-        same answer. The job itself does not wait before it is settled so."""
+        """Return whether a run has to wait. One transaction, guarded by status, version AND worker, stores how the wait
+        stands. If there are unread signals of the name, it reads the oldest and stores it as the result of the wait.
+        Else, if the deadline is over, it stores that. Else it stores the wait as open, with its deadline, which later
+        calls don't move. A repeat gets the same answer. The job itself only waits once a settlement says so."""
         ...
 
     async def look(self, runs: Sequence[Beat]) -> list[Hold]:
@@ -435,19 +443,20 @@ class Store(Protocol):
         ...
 
     async def held_by(self, workers: Sequence[str], limit: int | None = None) -> list[Beat]:
-        """Return the runs that these workers hold, those whose leases end first. A worker may hold more than it knows
-        of: it may have missed the reply to a claim. `started`: by the start mark."""
+        """Return the runs that these workers hold, at most `limit`: those whose leases end first. A worker that missed
+        the reply to a claim holds more jobs than it knows of. `started`: by the start mark."""
         ...
 
     def transaction(self, guard: Guard, *, longest: float) -> AbstractAsyncContextManager[Any]:
-        """A connection for the application's own writes, in a transaction of its own that commits at the end, after the
-        guard was checked as the last statement before COMMIT; else LeaseLost, and nothing is written. PostgreSQL: an
-        asyncpg connection. SQLite: a sqlite3 connection that holds the write lock for at most `longest` seconds; then
-        it is rolled back, and every use of it raises StoreBusy, as does the end."""
+        """Lend a connection for the application's own writes, in a transaction of its own. At the end, the last
+        statement before COMMIT checks the guard. If the guard fails, raise LeaseLost and write nothing. PostgreSQL: an
+        asyncpg connection. SQLite: a sqlite3 connection that holds the write lock for at most `longest` seconds; after
+        that it is rolled back, and every use of it raises StoreBusy, as does the end."""
         ...
 
     def sync_transaction(self, guard: Guard, *, longest: float) -> AbstractContextManager[Any]:
-        """The same for code without an event loop, in the thread that uses it. PostgreSQL: a psycopg connection."""
+        """Do the same for code without an event loop, in the thread that uses the connection. PostgreSQL: a psycopg
+        connection."""
         ...
 
     # ── Workers' register ──
@@ -464,8 +473,8 @@ class Store(Protocol):
         ...
 
     async def set_backoff(self, tables: Mapping[str, Sequence[float] | None]) -> None:
-        """Store the backoff tables of topics, for rescues; None: a topic has none of its own (any more). Writes nothing
-        where nothing is new. The last caller wins."""
+        """Store the backoff tables of topics, for rescues; None: a topic has none of its own (any more). Unchanged
+        tables are not written. The last caller wins."""
 
     # ── Maintenance: each call does at most `limit`, any number of processes may call at once ──
     async def promote(self, limit: int = 1000) -> int:
@@ -473,24 +482,24 @@ class Store(Protocol):
         ...
 
     async def move_due(self, order: Due, limit: int = 500) -> list[Moved]:
-        """Apply an order to jobs that are due for it: pending past expires_at (Expire); cancel_requested for longer
-        than its grace (CancelTimeout); with an expired lease, or of a dead worker (Rescue); waiting for a time that has
-        come (Resume)."""
+        """Apply an order to jobs that are due for it, and return them: pending past expires_at (Expire);
+        cancel_requested for longer than its grace (CancelTimeout); with an expired lease, or of a dead worker (Rescue);
+        waiting for a time that has come (Resume)."""
         ...
 
     async def prune(self, retention: Retention, limit: int = 1000) -> int:
-        """Delete finished jobs that are past their retention; return how many. Completed ones are kept a day at least.
-        A store whose archive has partitions also makes and drops these, now and then."""
+        """Delete finished jobs that are past their retention; return how many. Completed jobs are kept a day at least.
+        A store whose archive has partitions also makes and drops partitions, now and then."""
         ...
 
     async def tidy(self, chore: Chore, limit: int) -> int:
-        """Do a chore for at most `limit` rows; return how many there were."""
+        """Do a chore for at most `limit` rows; return the number of rows."""
         ...
 
     # ── Operators: each verb also writes the audit, in the same transaction ──
     async def move(self, ids: Sequence[str], order: Order) -> list[Changed]:
         """Apply an order (Cancel, Requeue, Update, Delete, Wake, Signal, ReportCallback, AcknowledgeCallback) to jobs.
-        MOVES says in which statuses a job takes it; others are left as they are, and the answer says why."""
+        MOVES says in which statuses a job takes an order. Other jobs are left as they are, and the answer says why."""
         ...
 
     async def steer_topic(
@@ -503,19 +512,18 @@ class Store(Protocol):
     async def paused(self) -> list[Pause]: ...
 
     async def limit_usage(self) -> Usage:
-        """Return all limits, and what is used of them (stores/limits.py)."""
+        """Return all limits and their current use (stores/limits.py)."""
         ...
 
     async def set_shares(self, shares: Sequence[NewShare]) -> None:
-        """Set the shares of jobs. Those that a worker holds, or that have changed since they were read, stay as they
-        are."""
+        """Set the shares of jobs. A job that a worker holds, or that has changed since it was read, stays as it is."""
 
     # ── Reading ──
     async def read(self, ids: Sequence[str], shape: type[T]) -> dict[str, T]:
-        """Return jobs by id, live or archived; the missing ones are missing. `shape`: Job, State (a job's
-        short fields, for streams), Status, Log (what its handlers have logged, over all runs), StoredSteps or
-        StoredEdges (a job without stored steps, or edges, is missing). One by one, for few jobs: History, or InLine (a
-        job that stands in no line is missing)."""
+        """Return jobs by id, live or archived. An id without a job is left out. `shape`: Job, State (a job's short
+        fields, for streams), Status, Log (the log lines of all runs), StoredSteps or StoredEdges. A job without stored
+        steps, or edges, is left out. History and InLine are read job by job, so ask for few. InLine leaves out a job
+        that stands in no line."""
         ...
 
     async def holders(self, keys: Sequence[LiveKey]) -> list[str]:
@@ -536,7 +544,8 @@ class Store(Protocol):
 
     async def newest_of_scopes(self, filters: Sequence[Filter], limit: int) -> list[list[str] | None]:
         """Return the same by one statement, for filters that ask for a scope_id and nothing else but topics and
-        statuses. None: the scope has so many other jobs that not enough was found among its newest `OWN_WINDOW`."""
+        statuses. None: too few were found among the newest `OWN_WINDOW` jobs of the scope, because other jobs fill
+        these."""
         ...
 
     async def mark(self) -> str:
@@ -548,12 +557,13 @@ class Store(Protocol):
         ...
 
     async def stored_rows(self, part: Part, *, before: str | None, limit: int) -> list[StoredRow] | list[StepOwner]:
-        """Read `limit` rows from the largest id of a job down, below `before`. Return the jobs or the archived jobs; or
-        the jobs of which steps are stored, each once. For `verify`."""
+        """Read `limit` rows from the largest id of a job down, below `before`. Return the jobs, the archived jobs, or
+        the jobs that have stored steps, each once. For `verify`."""
         ...
 
     async def end_counts(self, limit: int) -> dict[Status, tuple[int, int]]:
-        """By end state: how many jobs there are (counted up to `limit`), and how many have ended so, ever."""
+        """Return, for each end state, how many jobs are in it now (counted up to `limit`), and how many have ever ended
+        in it."""
         ...
 
     # ── Records: settings, accounts, sessions, tokens ──
@@ -571,21 +581,21 @@ class Store(Protocol):
     async def audit(
         self, filter: AuditFilter = ALL_LINES, *, before: int | None = None, limit: int = 50
     ) -> list[Audited]:
-        """Return what was done by whom, the newest first; `before`: below this id."""
+        """Return the audit's entries, the newest first; `before`: below this id."""
         ...
 
     # ── Schedules (stores/schedules.py) ──
     async def change_schedules(
         self, which: Which, decide: Decide, unreadable: Callable[[str], None] = lambda schedule_id: None
     ) -> list[Decided]:
-        """In one transaction: lock schedules, decide what becomes of each, insert the jobs of its fires, write fires,
-        schedules and audit. At most one job per schedule and nominal time, ever. `decide` may be called again.
-        `unreadable`: called with the id of each that this release can't read."""
+        """In one transaction: lock schedules, call `decide` for each, insert the jobs of its fires, write fires,
+        schedules and audit. A schedule makes at most one job for each nominal time, ever. `decide` may be called again.
+        `unreadable`: called with the id of each schedule that this release can't read."""
         ...
 
     async def next_fire(self, *, skip: Sequence[str] = (), later: bool = False) -> float | None:
-        """Return the seconds until the next nominal time of any schedule, below 0 if it has come; None: there is none.
-        `skip`: ids of schedules that don't count. `later`: only times that have not come yet."""
+        """Return the seconds until the next nominal time of any schedule, below 0 if that time has come; None: there is
+        no such time. `skip`: ids of schedules that don't count. `later`: only times that have not come yet."""
         ...
 
     async def schedules(
@@ -597,7 +607,7 @@ class Store(Protocol):
     async def fires(
         self, ids: Sequence[str], *, before: datetime | None = None, limit: int = 50
     ) -> dict[str, list[Fired]]:
-        """Return what became of the newest nominal times of schedules, newest first; `before`: below this time."""
+        """Return the newest fires of schedules, by schedule, newest first; `before`: below this nominal time."""
         ...
 
     # ── Flows (stores/flows.py) ──
@@ -607,8 +617,9 @@ class Store(Protocol):
         ...
 
     async def start_children(self, children: NewChildren) -> tuple[Hold, list[Enqueued]]:
-        """Insert jobs that a run starts, guarded by status, version AND worker: KEPT, CANCEL or LOST. Nothing is
-        written unless KEPT. A repeat changes nothing. Raise FlowKeyTaken if a live job has the key of one of them."""
+        """Insert jobs that a run starts, guarded by status, version AND worker. Return KEPT, CANCEL or LOST, and the
+        jobs. Nothing is written unless KEPT. A repeat changes nothing. Raise FlowKeyTaken if a live job has the key of
+        one of them."""
         ...
 
     async def flows(
@@ -629,21 +640,21 @@ class Store(Protocol):
 
     # ── Bulk actions (stores/bulk.py) ──
     async def create_bulk(self, bulk: NewBulk, filter: Filter) -> Bulk:
-        """Make a preview: the jobs that meet `filter` (see `bulk.fitting`), by one snapshot. Raise InvalidInput if they
-        are too many, or take too long to find. If it undoes another bulk action: instead, the pending jobs that this
-        one has cancelled, as it has left them."""
+        """Make a preview: list the jobs that meet `filter` (see `bulk.fitting`), by one snapshot. Raise InvalidInput if
+        the jobs are too many, or take too long to find. A preview that undoes a bulk cancel lists the
+        pending jobs that this has cancelled, as it has left them."""
         ...
 
     async def steer_bulk(self, bulk_id: str, to: Steering, *, by: str, reason: str | None = None) -> bool:
-        """Start it (preview or stopped → running; a reason replaces the one that it has), or stop it (running →
-        stopped): what is done stays done, and no further job is changed once this has returned. The audit gets an
-        entry. Return False if it is in another state, or too old to be started."""
+        """Start a bulk action (preview or stopped → running; a given reason replaces the old one), or stop it (running
+        → stopped). A stop undoes nothing, and no further job is changed once this has returned. The audit gets an
+        entry. Return False if the bulk action is in another state, or too old to be started."""
         ...
 
     async def run_bulk(self, bulk_id: str | None = None, limit: int = 500) -> Bulk | None:
-        """Change the next `limit` jobs of the bulk action that has waited for longest (or of this one), in one
-        transaction with its progress: each job is changed once, even if a process dies in between. Return None if none
-        is running, or other processes run them. Any number of processes may call it at once."""
+        """Change the next `limit` jobs of the bulk action that has waited for longest (or of this one). The same
+        transaction writes its progress, so each job is changed once, even if a process dies in between. Return None if
+        no bulk action is running, or if other processes work on them. Any number of processes may call it at once."""
         ...
 
     async def bulks(
@@ -669,12 +680,13 @@ class Store(Protocol):
 
     # ── Lists and numbers. Last, because from here on `list` is a verb ──
     async def stats(self, topic: str | None = None) -> Stats:
-        """Return how many jobs are in each status, and how all jobs have ended, also pruned ones; by topic."""
+        """Return the number of jobs in each status, and the number of jobs that ever ended in each end state, also
+        pruned ones; by topic."""
         ...
 
     async def series(self, topic: str | None, window: Window) -> Series:
-        """Return what happened when, of a topic or of all, from rollups and counts that are not folded yet. Reads no
-        jobs."""
+        """Return the chart of a topic, or of all topics, from rollups and from counts that are not folded yet. No job
+        is read."""
         ...
 
     async def list(self, filter: Filter, *, limit: int = 20, offset: int = 0, cursor: str | None = None) -> Page:
@@ -683,5 +695,5 @@ class Store(Protocol):
 
 
 async def tidy(store: Store, chore: Chore) -> bool:
-    """Do a chore once, in its usual size. True if there may be more to do."""
+    """Do a chore once, in its usual size. Return True if there may be more to do."""
     return await store.tidy(chore, CHORES[chore]) >= CHORES[chore]

@@ -21,7 +21,7 @@ from rowlock.stores.listing import Walk, plan
 from rowlock.stores.queries import Filter
 from rowlock.stores.records import Time
 
-# The verb that each of them is, job by job.
+# The verb of each action, for a single job.
 VERBS = {
     "requeue": "requeue",
     "cancel": "cancel",
@@ -52,8 +52,8 @@ class Unfit(Struct, frozen=True):
 
 
 class NewBulk(Struct, frozen=True, kw_only=True):
-    """A preview that is to be made. `arguments`: the priority, or run_at in microseconds, or the delay in seconds from
-    its start, or the bulk action that it is to `undo`. `filter`: as it is shown."""
+    """A preview to be made. `arguments`: the priority, or run_at in microseconds, or the delay in seconds from its
+    start, or the bulk action that it is to `undo`. `filter`: as it is shown."""
 
     id: str
     action: str
@@ -69,9 +69,10 @@ class NewBulk(Struct, frozen=True, kw_only=True):
 
 
 class Bulk(Struct, frozen=True, kw_only=True):
-    """A bulk action as it stands. Of `total` jobs so many are `done`; the others that it has come to were skipped:
-    they have `changed` since the preview, or are `gone`; their key is taken by another live job; or another transaction
-    held the job, or its key, for too long (`locked`). `unfit`: see Unfit, by status. `moved_at`: its last batch."""
+    """A bulk action as it stands. `done`: the jobs, of `total`, to which it was applied. It has skipped the jobs that
+    have `changed` since the preview, or are `gone`, or whose key another live job has (`key_taken`). `locked`: skipped
+    because another transaction held the job, or its key, for too long. `unfit`: see Unfit, by status. `moved_at`: its
+    last batch."""
 
     id: str
     action: str
@@ -103,24 +104,24 @@ class Bulk(Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float | None:
-        """Jobs a second, since it was started."""
+        """Return the jobs per second since the start."""
         if self.started_at is None or self.moved_at is None or self.moved_at <= self.started_at:
             return None
         return (self.done + self.skipped) / (self.moved_at - self.started_at).total_seconds()
 
     @property
     def undoes(self) -> str | None:
-        """The id of the bulk cancel that it undoes: the jobs that were pending are pending again, as before."""
+        """Return the id of the bulk cancel that it undoes: the jobs that were pending become pending again."""
         return self.arguments.get("undo")
 
     @property
     def note(self) -> str:
-        """The reason that the history of each job and the audit show."""
+        """Return the reason that the history of each job and the audit show."""
         return f"bulk {self.id}" if self.reason is None else f"{self.reason} (bulk {self.id})"
 
     @property
     def order(self) -> Order:
-        """What is done to each job."""
+        """Return the order that is applied to each job."""
         who: dict[str, Any] = {"by": self.started_by or self.by, "reason": self.note, "bulk": self.id}
         if self.action == "requeue":
             return Requeue(**who, undo=self.undoes is not None)
@@ -130,7 +131,8 @@ class Bulk(Struct, frozen=True, kw_only=True):
 
     @property
     def _edit(self) -> Edit:
-        """The edit of an action that is an update. All jobs get the same time, however long the bulk action runs."""
+        """Return the edit of an action that is an update. All jobs get the same time, however long the bulk action
+        runs."""
         if "priority" in self.arguments:
             return Edit(priority=self.arguments["priority"])
         if "run_at" in self.arguments:
@@ -149,7 +151,7 @@ class BulkItem(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True):
-    """What became of one job of a batch."""
+    """The outcome of one job of a batch."""
 
     job_id: str
     outcome: Outcome
@@ -157,12 +159,12 @@ class Told(Struct, frozen=True):
 
 
 def sources(action: str) -> frozenset[Status]:
-    """The statuses that a job must have for the action."""
+    """Return the statuses in which a job takes the action."""
     return MOVES[VERBS[action]].sources
 
 
 def fitting(action: str, filter: Filter) -> Filter | None:
-    """Narrow the filter to the statuses that the action takes. None: no job can meet it."""
+    """Return the filter, narrowed to the statuses that the action takes. None: no job can meet it."""
     wanted = frozenset(Status(status) for status in filter.statuses) or frozenset(Status)
     fit = replace(filter, statuses=sorted(wanted & sources(action)))
     return fit if fit.statuses and walks(fit) else None
@@ -207,14 +209,14 @@ class Listed(NamedTuple):
 
 
 def unmoved(items: Iterable[Listed], rows: Iterable[Row]) -> list[Row]:
-    """The rows, by id, of jobs that have not moved since the preview."""
+    """Return the rows of jobs that have not moved since the preview."""
     listed = {item.job_id: item for item in items}
-    found = {row.id: row for row in rows}  # of an id in both tables the live job, which comes last
+    found = {row.id: row for row in rows}  # if an id is in both tables, the live job wins: it comes last
     return [row for row in found.values() if (row.id, row.status, row.created, row.events) == listed[row.id]]
 
 
 def tell(items: Iterable[Listed], rows: Iterable[Row], decided: Iterable[Decision]) -> list[Told]:
-    """What became of each job of a batch, in the order of the items."""
+    """Return the outcome of each job of a batch, in the order of the items."""
     answers = {row.id: answer for row, answer in decided}
     there = {row.id for row in rows}
     told = []
@@ -233,7 +235,7 @@ def tell(items: Iterable[Listed], rows: Iterable[Row], decided: Iterable[Decisio
 
 
 def read_bulk(row: Iterable[Any], time: Time) -> Bulk:
-    """From a row whose columns are the fields of Bulk, in their order."""
+    """Return the Bulk of a row whose columns are the fields of Bulk, in their order."""
     known = dict(zip(Bulk.__struct_fields__, row, strict=False))  # a store may have selected more
     known |= {name: time(known[name]) for name in ("created", "started_at", "moved_at", "finished_at")}
     known |= {name: decode(known[name]) for name in ("arguments", "filter")}
@@ -242,6 +244,6 @@ def read_bulk(row: Iterable[Any], time: Time) -> Bulk:
 
 
 def new_row(bulk: NewBulk, total: int) -> dict[str, Any]:
-    """The columns of a preview, apart from its time and its status."""
+    """Return the columns of a preview, apart from its time and its status."""
     texts = {name: encode(getattr(bulk, name), name) for name in ("arguments", "filter")}
     return structs.asdict(bulk) | texts | {"total": total, "unfit": msgspec.json.encode(bulk.unfit).decode()}

@@ -24,7 +24,7 @@ T = TypeVar("T", bound=Struct)
 STATUS: dict[str, Status] = {status.value: status for status in Status}
 
 _KINDS: dict[object, str] = {str: "text", int: "int", float: "float", datetime: "time", bool: "bool", Status: "status"}
-# Where the annotation doesn't tell how the column is stored.
+# Columns whose annotation doesn't tell how they are stored.
 _SPECIAL = {
     "id": "id", "flow_id": "id", "schedule_id": "id", "payload": "json", "result": "json", "tags": "tags",
     "history": "history",
@@ -37,7 +37,7 @@ CLAIM_SETS = {
     "locked_until": "until", "updated": "now", "claimed_at": "now", "started_at": "started", "finished_at": "None",
 }  # fmt: skip
 
-# The archive has no such columns: it holds completed jobs only.
+# The archive lacks these columns, because it holds completed jobs only.
 ARCHIVED = {
     "status": "'completed'", "ready": "false", "progress": "100.0", "locked_until": "NULL", "waits_for": "NULL",
 }  # fmt: skip
@@ -76,8 +76,8 @@ SHAPES: dict[type, Sequence[str]] = {
     Status: ("id", "status"),
     Log: ("id", "log", "log_dropped"),
 }
-STORED = [name for name in StoredRow.__struct_fields__ if name not in ("twice", "has_steps")]  # these are no columns
-# What `complete` copies from _jobs to the archive as it is.
+STORED = [name for name in StoredRow.__struct_fields__ if name not in ("twice", "has_steps")]  # not columns
+# The columns that `complete` copies unchanged from _jobs to the archive.
 COPIED = [
     name
     for name in (*(column.name for column in JOB), *_UNSHOWN)
@@ -86,14 +86,14 @@ COPIED = [
 
 
 def read_event(row: Sequence[Any], time: Callable[[Any], datetime]) -> Event:
-    """`time`: from the column to a time."""
+    """Return the event in a row. `time`: makes a time of a column."""
     known = dict(zip(Event.__struct_fields__, row, strict=True))
     at, status = time(known["at"]), STATUS.get(known["status"])
     return Event(**known | {"job_id": str(known["job_id"]), "at": at, "status": status, "data": decode(known["data"])})
 
 
 def read_step(row: Sequence[Any], time: Callable[[Any], datetime]) -> StoredStep:
-    """The columns are the fields, in their order. `time`: from the column to a time."""
+    """Return the step in a row, whose columns are the fields, in their order. `time`: makes a time of a column."""
     known = dict(zip(StoredStep.__struct_fields__, row, strict=True))
     result, finished_at, deadline = known["result"], known["finished_at"], known["deadline"]
     return StoredStep(

@@ -1,4 +1,4 @@
-"""A step of a walk as SQL. The stores differ in how they write values, JSON and the choice of an index."""
+"""Renders a step of a walk as SQL. The stores write values, JSON and the choice of an index in different ways."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _RANGES = {
     "finished_from": "j.finished_at >= ",
     "finished_until": "j.finished_at < ",
 }
-_COMPLETED = {"status": "'completed'", "progress": "100.0"}  # what the archive needn't say
+_COMPLETED = {"status": "'completed'", "progress": "100.0"}  # constants that the archive doesn't store
 
 
 class Renderer(ABC):
-    """One statement and its values. Only names of ours stand in the text; what callers gave is bound."""
+    """One statement and its values. The text has only rowlock's own names; values from callers are bound."""
 
     @property
     @abstractmethod
     def jobs(self) -> str:
-        """The table of jobs."""
+        """Return the name of the table of jobs."""
 
     def __init__(self, filter: Filter, step: WalkPart) -> None:
         self.filter = filter
@@ -45,7 +45,8 @@ class Renderer(ABC):
         return self.in_order(walk, where, hit)
 
     def where(self, walk: Walk) -> str:
-        """What holds of all rows of a walk that meet the filter: for statements that take every one of them."""
+        """Return the condition that all rows of a walk meet that meet the filter, for statements that take all of these
+        rows."""
         self.step = WalkPart(walk, None, 0, 0)
         return " AND ".join([*self._driver(walk), *self._bounds(walk), *self._residue(walk)]) or "true"
 
@@ -55,7 +56,8 @@ class Renderer(ABC):
         return bounds if walk.low is None else [*bounds, f"j.id >= {self.bind(walk.low, 'uuid')}"]
 
     def _driver(self, walk: Walk) -> list[str]:
-        """What the index is asked. Statuses are written out, so that partial indexes are seen to apply."""
+        """Return the conditions for the index. Statuses are literals in the text, so that the planner sees which
+        partial indexes apply."""
         match walk.by:
             case "id":
                 return []
@@ -100,7 +102,8 @@ class Renderer(ABC):
         return conditions
 
     def _scoped(self) -> list[str]:
-        """As the index _jobs_live_key has scope and scope_id: else every tenant's job with the key would be read."""
+        """Return conditions on scope and scope_id in the form of the index _jobs_live_key. In another form, every
+        tenant's job with the key would be read."""
         given = {name: value for name in ("scope", "scope_id") if (value := getattr(self.filter, name)) is not None}
         return [
             f"{self.in_live_key(f'j.{name}')} = {self.in_live_key(self.bind(one, 'text'))}"
@@ -167,13 +170,14 @@ class Renderer(ABC):
         return self.contains(column, [str(one) for one in test.values], test.op == "~", test.some)
 
     def _column(self, field: str) -> str:
-        """As the job has it, which may not be as the table does."""
+        """Return the job's value as SQL. The table may store it in another form."""
         if self.step.walk.archived and field in _COMPLETED:
             return _COMPLETED[field]
         return self.id_text(f"j.{field}") if field in ("id", "flow_id") else f"j.{field}"
 
     def topics(self, archive: str) -> str:
-        """Those of the filter, or else all that the archive has, by leaps along the index: the source of t.topic."""
+        """Return the source of t.topic: the filter's topics, or else all topics of the archive, by leaps along the
+        index."""
         if self.filter.topics:
             return self.listed(list(self.filter.topics))
         first = f"SELECT a.topic FROM {archive} a ORDER BY a.topic LIMIT 1"  # noqa: S608 - our own names
@@ -185,23 +189,24 @@ class Renderer(ABC):
 
     @abstractmethod
     def in_order(self, walk: Walk, where: str, hit: str | None) -> str:
-        """How many rows there are, the last id, for how many `hit` holds, and the ids of these."""
+        """Return SQL that reads the number of rows, the last id, the number of rows for which `hit` holds, and their
+        ids."""
 
     @abstractmethod
     def at_once(self, walk: Walk, where: str, hit: str) -> str:
-        """How many rows there are, NULL, for how many `hit` holds, and the ids of these."""
+        """Return SQL that reads the number of rows, NULL, the number of rows for which `hit` holds, and their ids."""
 
     @abstractmethod
     def listed(self, topics: list[str]) -> str:
-        """These topics, as the source of t.topic."""
+        """Return these topics as the source of t.topic."""
 
     @abstractmethod
     def live_key(self) -> list[str]:
-        """The predicate of the index _jobs_live_key."""
+        """Return the predicate of the index _jobs_live_key."""
 
     @abstractmethod
     def in_live_key(self, value: str) -> str:
-        """A scope or scope_id as that index has it."""
+        """Return a scope or scope_id in the form of that index."""
 
     @abstractmethod
     def bind(self, value: Any, kind: str) -> str:
@@ -209,23 +214,25 @@ class Renderer(ABC):
 
     @abstractmethod
     def id_text(self, column: str) -> str:
-        """An id as text."""
+        """Return an id as text."""
 
     @abstractmethod
     def binary(self, column: str) -> str:
-        """A text that is compared by its code points."""
+        """Return a text that is compared by its code points."""
 
     @abstractmethod
     def like(self, column: str, pattern: str) -> str:
-        """See core.conditions.like."""
+        """Return a condition: the column matches the pattern of core.conditions.like."""
 
     @abstractmethod
     def one_of(self, column: str, values: tuple[Value, ...], found: bool) -> str:
-        """It is among these values, which are of one kind, or (not `found`) is none of them."""
+        """Return a condition: the column has one of these values, which are of one kind, or (not `found`) none of
+        them."""
 
     @abstractmethod
     def contains(self, column: str, parts: list[str], found: bool, some: bool) -> str:
-        """At least one of these parts (`some`), or each, is in the text, or (not `found`) is not in it."""
+        """Return a condition: at least one of these parts (`some`), or each, is in the text, or (not `found`) is not in
+        it."""
 
     @abstractmethod
     def any_text(self, column: str, values: list[str]) -> str: ...
@@ -238,7 +245,8 @@ class Renderer(ABC):
 
     @abstractmethod
     def member(self, path: list[str], value: str) -> str:
-        """The payload has this JSON value there. Numbers are compared by value; true is not 1."""
+        """Return a condition: the payload has this JSON value at the path. Numbers are compared by value; true is not
+        1."""
 
     @abstractmethod
     def error(self, part: str) -> str: ...

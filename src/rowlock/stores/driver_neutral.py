@@ -1,5 +1,5 @@
-"""What is to be asked of a database is decided without input and output, by generators that yield a question (mostly a
-Query) and are sent its answer; so sync and async drivers have the same logic."""
+"""The same logic for sync and async drivers: generators decide which questions a database is asked. A generator does no
+input and output: it yields a question (mostly a Query) and is sent the answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Query(Struct, frozen=True):
 
     @property
     def percent(self) -> str:
-        """The same for drivers that write it %s."""
+        """Return the text for drivers that write the parameter as %s."""
         return self.text.replace("%", "%%").replace("$1", "%s")
 
 
@@ -29,7 +29,8 @@ Queries = Generator[Query, str, T]
 
 
 def drive(queries: Generator[Q, A, T], run: Callable[[Q], A]) -> T:
-    """Errors are thrown into the queries, which know what they mean."""
+    """Run the queries and return their result. An error of `run` is thrown into the generator, which knows its
+    meaning."""
     try:
         query = next(queries)
         while True:

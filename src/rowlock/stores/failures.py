@@ -1,4 +1,4 @@
-"""Dead letters in groups: what one asks of a store, and is answered."""
+"""Dead letters in groups: the question to a store, and its answer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Failure(Struct, frozen=True, kw_only=True):
 class Failures(Struct, frozen=True, kw_only=True):
     """The largest groups first. `next`: the cursor of the next page; None: this is all. Groups grow: one that has grown
     since an earlier page may be missing, or come twice. `capped`: only the newest dead letters were looked at.
-    `ungrouped`: so many have no fingerprint yet; a worker gives it to them."""
+    `ungrouped`: the number of dead letters without a fingerprint yet; a worker will give them one."""
 
     items: list[Failure]
     next: str | None
@@ -81,7 +81,8 @@ class Failures(Struct, frozen=True, kw_only=True):
 
 
 class Grouped(Struct, frozen=True):
-    """A group as a store found it. `parts`: how many so many hours (or days) ago."""
+    """A group as a store found it. `parts`: the number of its dead letters, by how many hours (or days) ago they
+    ended."""
 
     fingerprint: str
     topic: str
@@ -94,7 +95,7 @@ class Grouped(Struct, frozen=True):
 
 
 def make_failures(query: FailureQuery, groups: Sequence[Grouped], looked_at: int, ungrouped: int) -> Failures:
-    """`groups`: one more than asked for, if there is one."""
+    """Return the answer. `groups`: one more than the query's limit, if there is one."""
     return Failures(
         items=[_failure(query, group, cause(group.error)) for group in groups[: query.limit]],
         next=_cursor(groups[query.limit - 1]) if len(groups) > query.limit else None,
@@ -104,7 +105,7 @@ def make_failures(query: FailureQuery, groups: Sequence[Grouped], looked_at: int
 
 
 def asked(query: FailureQuery) -> dict[str, Any]:
-    """The parameters of a store's statement, in the order in which PostgreSQL numbers them."""
+    """Return the parameters of a store's statement, in the order in which PostgreSQL numbers them."""
     span, parts = TRENDS[query.trend]
     n, last, fingerprint = read_cursor(query.cursor)
     return {
@@ -119,7 +120,7 @@ def _cursor(group: Grouped) -> str:
 
 
 def read_cursor(cursor: object) -> tuple[int, datetime, str] | tuple[None, None, None]:
-    """Count, last end and fingerprint of the group behind which the answer begins."""
+    """Return count, last end and fingerprint of the group behind which the answer begins."""
     if cursor is None:
         return None, None, None
     found = _CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None
@@ -145,5 +146,5 @@ def _failure(query: FailureQuery, group: Grouped, found: Cause) -> Failure:
 
 
 def cut_error(left: str, right: str) -> str:
-    """The same in a store's own words for the first and the last characters of j.last_error."""
+    """Return CUT_ERROR with a store's own expressions for the first and the last characters of j.last_error."""
     return CUT_ERROR.format(left=left.format(HALF), right=right.format(HALF))

@@ -1,4 +1,4 @@
-"""What a store does for flows: the questions of `advance`, in their order. A store answers them, in one transaction."""
+"""Flows: the questions of `advance`, in their order. A store answers them, in one transaction."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReadParents(Struct, frozen=True):
 
 
 class FindEdges(Struct, frozen=True):
-    """→ pairs of an edge, and whether no other leads to its child: the edges in these lines that don't say how the
+    """→ pairs of an edge, and whether it is the only edge of its child: the edges in these lines that don't say how the
     parents stand (Ended.is_known). At most `limit`, in the order of children and parents."""
 
     lines: Sequence[str]
@@ -44,7 +44,7 @@ class FindEdges(Struct, frozen=True):
 
 
 class LockJobs(Struct, frozen=True):
-    """→ the time, and the rows of these jobs, locked, without payloads. Those of the archive, too."""
+    """→ the time, and the rows of these jobs, locked, without payloads. Archived jobs are among them."""
 
     ids: Sequence[str]
 
@@ -56,13 +56,13 @@ class ReadPayloads(Struct, frozen=True):
 
 
 class ReadEdges(Struct, frozen=True):
-    """→ all edges that lead to these jobs, by a fresh look."""
+    """→ all edges that lead to these jobs, read afresh."""
 
     children: Sequence[str]
 
 
 class ReadPairs(Struct, frozen=True):
-    """→ the edges with these children and parents, by a fresh look."""
+    """→ the edges with these children and parents, read afresh."""
 
     pairs: Sequence[tuple[str, str]]
 
@@ -74,7 +74,7 @@ class CountEdges(Struct, frozen=True):
 
 
 class FindWatched(Struct, frozen=True):
-    """→ those of these lines that lead to other jobs."""
+    """→ the lines, of these, that lead to other jobs."""
 
     lines: Sequence[str]
 
@@ -84,7 +84,7 @@ class WriteEdges(Struct, frozen=True):
 
 
 class Apply(Struct, frozen=True):
-    """→ what was decided about the rows."""
+    """→ the decisions about the rows."""
 
     order: Order
     rows: Sequence[Row]
@@ -106,8 +106,8 @@ Ask = (
 
 
 class Advanced(Struct, frozen=True):
-    """`started`: ids of jobs that are pending now. `lines`: to look at again: those in which something has ended by
-    this, and those of which there was too much."""
+    """`started`: ids of jobs that are pending now. `lines`: lines to look at again, because a job in them has ended by
+    this call, or because they had too many edges for one call."""
 
     started: set[str]
     lines: set[str]
@@ -177,7 +177,7 @@ def advancing(noted: Sequence[str], limit: int = BATCH) -> Generator[Ask, Any, A
 
 
 def _is_sure(edge: Edge, parents: Mapping[str, Ended], rows: Mapping[str, Row]) -> bool:
-    """True if an edge that was read before its child was locked is unchanged. It must be the child's only edge.
+    """Return True if an edge that was read before its child was locked is unchanged. It must be the child's only edge.
 
     Two looks write an open edge. A look at the edge's line is impossible now: this call has locked that line. A look at
     the child's line would have started the child, but the child is still blocked."""
@@ -197,9 +197,9 @@ def _edges_of(
     rows: Mapping[str, Row],
     parents: Mapping[str, Ended],
 ) -> Generator[Ask, Any, tuple[list[Edge], set[Group]]]:
-    """Return the edges that decide about these jobs, and the groups of which others are open. A job that waits for
-    10,000 others is looked at whenever some of them end: then only the edges from these are read (`news`). The edges of
-    jobs that are pruned are among these, too: they are looked at once, and not for ever."""
+    """Return the edges that decide about these jobs, and the groups that have other open edges. A job that waits for
+    10,000 parents is looked at whenever some of them end: then only the edges from these parents are read (`news`).
+    `news` also has the edges of pruned parents, so that they are looked at once, and not for ever."""
     touched: list[Edge] = (yield ReadPairs(news)) if news else []
     if not children:
         return touched, set()
@@ -237,12 +237,12 @@ class StoredEdges(Struct, frozen=True):
 
 
 def edge_data(edge: Edge) -> dict[str, Any]:
-    """Return what is written of a new edge."""
+    """Return the data to store of a new edge."""
     return {name: getattr(edge, name) for name in EDGE_COLUMNS[:-4]}
 
 
 def refuse_missing(flow: NewFlow, found: Iterable[str]) -> None:
-    """Raise if a job that the flow waits for is not there."""
+    """Raise UnknownParent if a job that the flow waits for does not exist."""
     if missing := sorted(set(flow.outside) - set(found)):
         child = next(edge.child for edge in flow.edges if edge.parent == missing[0])
         n = [job.id for job in flow.jobs].index(child)
@@ -250,8 +250,8 @@ def refuse_missing(flow: NewFlow, found: Iterable[str]) -> None:
 
 
 def refuse_taken(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> bool:
-    """Raise if a live job has the key of one of these jobs, or if some of them were there before: a flow is made as a
-    whole. Return True if all of them were: then it was made before."""
+    """Raise if a live job has the key of one of these jobs, or if only some of these jobs existed before: a flow is
+    made as a whole. Return True if all of them existed: then the flow was made before."""
     for n, (job, answer) in enumerate(zip(jobs, answers, strict=True)):
         if answer.id != job.id:
             same = next((f"jobs[{i}].key" for i, one in enumerate(jobs[:n]) if one.id == answer.id), None)
@@ -281,6 +281,6 @@ def child_edges(children: NewChildren, owner: str) -> list[Edge]:
 
 
 def ended_lines(children: NewChildren, answers: Sequence[Enqueued]) -> list[str]:
-    """Return the lines of children that were there before, and have ended."""
+    """Return the lines of children that existed before and have ended."""
     both = zip(children.jobs, answers, strict=True)
     return [job.line or own_line(job.id) for job, answer in both if answer.status not in LIVE]

@@ -1,6 +1,7 @@
 """Group: calls that are made at the same time share one statement. For inserts this is group commit.
 
-While one statement is under way, the calls for the next one gather. A single call runs at once: it waits for no other.
+While one statement is under way, the calls for the next one gather. A single call runs at once, and waits for no other
+call.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ A = TypeVar("A")
 class Group(Generic[Q, A]):
     """Belongs to an event loop. `run` is the statement: it takes questions and returns their answers in the same order.
     `largest`: questions in one statement. `one_by_one`: if `run` refuses several questions, run each of them alone, so
-    that only the wrong one fails. After an error that is the same for all of them (busy, full, unreachable) it does
-    not."""
+    that only the wrong question fails. This is not done after an error that concerns all of them (busy, full,
+    unreachable)."""
 
     def __init__(
         self, run: Callable[[Sequence[Q]], Awaitable[Sequence[A]]], *, largest: int = 1000, one_by_one: bool = True
@@ -47,8 +48,9 @@ class Group(Generic[Q, A]):
             await asyncio.wait([self._runner])
 
     async def _run_alone(self, question: Q) -> A:
-        """A caller that calls again and again needs no task for each call, nor another turn of the event loop."""
-        self._expects_more_calls = True  # also after an error: a call that is cancelled here closes its connection
+        """Return the answer of a statement for this question alone. A caller that calls again and again needs no task
+        for each call, nor another turn of the event loop."""
+        self._expects_more_calls = True  # set also after an error: a call that is cancelled here closes its connection
         self._runner = done = asyncio.get_running_loop().create_future()
         try:
             [answer] = await self._run([question])

@@ -1,8 +1,8 @@
 """A claim of topics that have limits: the questions of `claiming`, in their order. A store answers them.
 
 Nothing is locked while they are asked. The last one, `Take`, claims the jobs only if no other claim of limited topics
-was made since the first: such a claim, and a change of limits, adds one to `epoch`. In between, jobs that workers hold
-can only become fewer. So limits are exact, and a worker that stops in the middle holds up no other.
+was made since the first: such a claim, and a change of limits, adds one to `epoch`. In between, the number of jobs that
+workers hold can only fall. So limits are exact, and a worker that stops in the middle delays no other worker.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from rowlock.core.limits import (
 from rowlock.core.templates import read_lane
 from rowlock.stores.base import Claimed
 
-_SHARES = 250  # that one statement looks at
+_SHARES = 250  # shares that one statement looks at
 _LOOKS = 4  # such statements in one claim: a claim looks at a thousand shares at most, and the next one goes on
-_SPARE = 2  # jobs are read for so many times the room, because some shares have fewer than others
+_SPARE = 2  # jobs read, as a multiple of the room: some shares have fewer jobs than others
 _TRIES = 3
-MOST_STARTS = 100_000  # that `limit_usage` reads
+MOST_STARTS = 100_000  # starts that `limit_usage` reads at most
 
 
 class Limits(Struct, frozen=True):
-    """What is stored of limits. `turns`: by topic, whose turn it was last. `paused`: topics that are not claimed."""
+    """The stored limits. `turns`: by lane, the share that had the last turn. `paused`: topics that are not claimed."""
 
     epoch: int
     now: int
@@ -69,7 +69,7 @@ class ReadHeld(Struct, frozen=True):
 
 
 class ReadStarts(Struct, frozen=True):
-    """→ Start: what is stored of them."""
+    """→ Start: the stored starts of these rates."""
 
     asked: Sequence[Asked]
 
@@ -82,8 +82,8 @@ class ReadRows(Struct, frozen=True):
 
 
 class ReadShares(Struct, frozen=True):
-    """→ the shares behind `after` that have jobs to start, in their order. The empty text stands for jobs without one,
-    and comes first; it is looked for only if `after` is None."""
+    """→ the shares behind `after` that have jobs to start, in their order. The empty text stands for jobs without a
+    share, and comes first; it is looked for only if `after` is None."""
 
     lane: Lane
     after: str | None
@@ -107,7 +107,7 @@ class ReadOthers(Struct, frozen=True):
 
 class Take(Struct, frozen=True):
     """→ jobs, and the bytes of their payloads; None: another claim came first. `shares`: a job is only taken if it
-    still has this one; the empty text: none; None: its share doesn't matter. `starts`: what to store of rates."""
+    still has this share; the empty text: no share; None: its share doesn't matter. `starts`: what to store of rates."""
 
     epoch: int
     ids: Sequence[str]
@@ -177,7 +177,7 @@ def _claiming(lanes: Sequence[Lane], limit: int) -> Generator[Ask, Any, Taken | 
         others = yield ReadOthers(plain, limit)
     picks = choose(room, queues, others, limit)
     for topic, share in {(pick.topic, pick.share) for pick in picks}:
-        room.free(topic, share)  # tells when a rate that these have used up lets the next job start
+        room.free(topic, share)  # notes in room.next_at when a rate that these have used up lets the next job start
     turns |= {key: ring.turn for key, ring in rings.items()}
     next_start = None if room.next_at is None else max(0, room.next_at - stored.now) / SECOND
     if not picks:
@@ -206,7 +206,7 @@ def _know(
 def _ring(
     room: Room, lane: Lane, rules: Sequence[Rule], turn: Turn, limit: int
 ) -> Generator[Ask, Any, tuple[Ring | None, bool]]:
-    """Return the shares that may start jobs, in the order of their turns; and whether there are more than were looked
+    """Return the shares that may start jobs, in the order of their turns, and whether some shares were not looked
     at."""
     fair = next((rule.limit for rule in rules if isinstance(rule.limit, Fair)), None)
     free: list[str] = []
@@ -225,7 +225,7 @@ def _ring(
         looked = found[-1] if found else looked
         if len(free) >= limit:
             break
-        if len(found) >= _SHARES:  # one more, if some jobs have no share
+        if len(found) >= _SHARES:  # one share more if some jobs have no share
             behind = found[-1]
         elif wrapped:
             break
@@ -235,7 +235,7 @@ def _ring(
         unlooked = True
     if not free:
         return (Ring(room, lane.topic, [], Turn(looked), fair), True) if unlooked else (None, False)
-    chosen = free[: limit + 1]  # one more: the share whose turn it was may have no job
+    chosen = free[: limit + 1]  # one share more: the share whose turn it was may have no job
     weight = max([1, *fair.weights.values()]) if fair is not None else 1
     most = min(limit, max(weight, _SPARE * limit // len(chosen) + 1))
     jobs: Mapping[str, Sequence[Candidate]] = yield ReadJobs(lane, chosen, most)
@@ -262,7 +262,7 @@ def add_limited(taken: Taken, claimed: Claimed) -> Claimed:
 
 
 class NewShare(NamedTuple):
-    """The share that a job is to have, as it was at `updated`."""
+    """The new share of a job that has not changed since `updated`."""
 
     id: str
     updated: datetime
@@ -270,7 +270,7 @@ class NewShare(NamedTuple):
 
 
 class Usage(Struct, frozen=True):
-    """What is used of all limits: jobs that workers hold, by topic and share; starts of rates, the newest ones;
+    """The use of all limits: `held`: jobs that workers hold, by topic and share; `starts`: the newest starts of rates;
     `waiting`: jobs of limited topics that are due, counted up to a bound."""
 
     stored: Limits
@@ -279,7 +279,7 @@ class Usage(Struct, frozen=True):
     waiting: Sequence[tuple[str, int]]
 
 
-# ── As it is stored ──
+# ── Stored form ──
 
 _decode_limited = msgspec.json.Decoder(Limited).decode
 _decode_put = msgspec.json.Decoder(Put).decode
@@ -288,7 +288,7 @@ _decode_put = msgspec.json.Decoder(Put).decode
 def read_limits(
     epoch: int, now: int, turns: str, limited: Mapping[str, str], puts: Sequence[str], paused: Sequence[str]
 ) -> Limits:
-    """The texts are JSON."""
+    """Return the limits from stored texts, which are JSON."""
     return Limits(
         epoch,
         now,
@@ -300,5 +300,5 @@ def read_limits(
 
 
 def turns_text(turns: Mapping[str, Turn]) -> str:
-    """Without those that say nothing."""
+    """Return the turns as JSON, without the empty ones."""
     return msgspec.json.encode({key: turn for key, turn in turns.items() if turn != Turn()}).decode()

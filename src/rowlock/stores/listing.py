@@ -1,4 +1,4 @@
-"""How a page of jobs is found, on every store alike: walks along indexes, from the newest id to the oldest.
+"""Finds a page of jobs, on every store alike: by walks along indexes, from the newest id to the oldest.
 
 Jobs stand in two tables, and no index knows every combination of filters. So a filter becomes a few walks, each along
 one index, that judge row by row what their index doesn't know:
@@ -27,11 +27,11 @@ from rowlock.stores.queries import MAX_TOTAL, Filter, Page, Place, make_cursor
 WINDOW = 10_000  # rows that are searched for tags, payload and error; all walks share them
 BUDGET = 100_000  # rows of one table that are looked at when columns decide that the index doesn't have
 SCOPES = 20  # scope_ids of a rule that are walked along one by one
-WARY = 50_000  # rows that a search in order may take in all, before another is tried
+WARY = 50_000  # rows that a search in order may read in all, before another search is tried
 
 DEAD = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED})
-ASIDE = DEAD | {Status.WAITING, Status.BLOCKED}  # what the index _jobs_aside holds
-GROUPED = frozenset({Status.FAILED, Status.EXPIRED})  # what has a fingerprint
+ASIDE = DEAD | {Status.WAITING, Status.BLOCKED}  # the statuses in the index _jobs_aside
+GROUPED = frozenset({Status.FAILED, Status.EXPIRED})  # the statuses with a fingerprint
 UNFINISHED = frozenset(Status) - DEAD - {Status.COMPLETED}
 
 _TOP = "ffffffff-ffff-ffff-ffff-ffffffffffff"  # the horizon of a search that has seen nothing
@@ -47,8 +47,9 @@ _LARGE: frozenset[By] = frozenset({"ready", "due", "dead", "finished"})  # may h
 
 
 class Walk(Struct, frozen=True):
-    """Along one index: of the archive, or of the table of all other jobs. `value` is what the index is asked for.
-    `statuses`: to be judged row by row; none if the index knows. `low`, `high`: ids from, and below; no strays."""
+    """A walk along one index, of the archive or of the table of all other jobs. `value`: the value to look up in the
+    index. `statuses`: to be judged row by row; none if the index knows them. `low`, `high`: only ids from `low` on, and
+    below `high`; no strays."""
 
     archived: bool
     by: By
@@ -59,8 +60,8 @@ class Walk(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """Walks that find all jobs of one table, and those that do it when there is too much to look at at once.
-    `hope`: those that may do it with a short look, if hits are frequent or there are few rows; in order of ids."""
+    """`walks` find all jobs of one table; `spare` do so in their place if there is too much to look at at once. `hope`:
+    walks in the order of ids, which may be enough after a short look, if hits are frequent or there are few rows."""
 
     walks: list[Walk]
     spare: list[Walk] = []
@@ -68,7 +69,8 @@ class Group(Struct, frozen=True):
 
 
 class WalkPart(Struct, frozen=True):
-    """Look at `count` rows of a walk, behind the id `after`; of those that meet the filter tell the newest `keep`."""
+    """Look at `count` rows of a walk, behind the id `after`. Of the rows that meet the filter, tell the newest
+    `keep`."""
 
     walk: Walk
     after: str | None
@@ -77,8 +79,8 @@ class WalkPart(Struct, frozen=True):
 
 
 class Seen(Struct, frozen=True):
-    """How many rows there were, the last one's id (of walks in order), how many of them meet the filter, and the ids of
-    these, newest first."""
+    """`count`: rows that were read. `last`: the id of the last row, for walks in order. `hits`: rows that meet the
+    filter. `ids`: the ids of hits, newest first."""
 
     count: int
     last: str | None
@@ -97,7 +99,7 @@ class Found(Struct, frozen=True):
 
 
 class Goal(Struct, frozen=True):
-    """How many ids a search has to tell, from which id on, and up to how many hits it has to count."""
+    """The goal of a search: tell `page` ids, behind the id `after`, and count up to `count` hits."""
 
     after: str | None
     page: int
@@ -112,7 +114,7 @@ class Goal(Struct, frozen=True):
 
 
 class Hits(Struct):
-    """What a search came to. `horizon`: it ended there, at its bound."""
+    """The result of a search. `horizon`: the id at which the search ended, at its bound."""
 
     count: int = 0
     ids: list[str] = []
@@ -137,13 +139,13 @@ def find(filter: Filter, place: Place) -> Generator[WalkPart, Seen, Found]:
 
 
 def find_newest(filter: Filter, limit: int) -> Generator[WalkPart, Seen, list[str]]:
-    """A page's ids, and nothing counted."""
+    """Return the ids of the newest jobs, without counting."""
     found = yield from _search(filter, plan(filter), Goal(None, limit, 0))
     return _known(found)[:limit]
 
 
 def _known(found: Hits) -> list[str]:
-    """Newest first. A caller's own id may have been used twice, and stand in both tables."""
+    """Return the ids down to the horizon, newest first, each once: a caller's own id may stand in both tables."""
     return sorted({job_id for job_id in found.ids if found.horizon is None or job_id >= found.horizon}, reverse=True)
 
 
@@ -168,9 +170,10 @@ def _search_group(filter: Filter, group: Group, goal: Goal) -> Generator[WalkPar
 
 
 def _walk_all(filter: Filter, walks: list[Walk], goal: Goal) -> Generator[WalkPart, Seen, Hits | None]:
-    """Each until it has found a page, and all together as many as are to be counted. None: too much at once."""
+    """Go along each walk until it has found a page, and until all of them have found as many hits as are to be counted.
+    Return None if a walk has too many rows to look at at once."""
     hits = Hits()
-    share = sum(walk.by != "stray" for walk in walks)  # of those there are few
+    share = sum(walk.by != "stray" for walk in walks)  # there are few strays
     for walk in walks:
         rest = goal.less(hits.count)
         if walk.by in AT_ONCE:
@@ -205,14 +208,14 @@ def _go(walk: Walk, goal: Goal, budget: int | None, *, wary: bool = False) -> Ge
 
 
 def _budget(filter: Filter, walk: Walk, walks: int) -> int | None:
-    """None: every row that the index gives is a hit, so there is nothing to bound."""
+    """Return how many rows a walk may look at. None: no bound, because every row from the index is a hit."""
     if filter.is_window:
         return max(WINDOW // len(plan(filter)) // walks, 1000)
     return None if is_decided(filter, walk) else max(BUDGET // walks, WINDOW)
 
 
 def page_ids(found: Found, place: Place) -> list[str]:
-    """Of the jobs on the page."""
+    """Return the ids of the jobs on the page."""
     return found.ids[place.offset : place.offset + place.limit]
 
 
@@ -250,7 +253,7 @@ _IMPLIED: dict[By, tuple[str, ...]] = {
 
 
 def residue(filter: Filter, walk: Walk) -> list[str]:
-    """The names of what the filter asks and the walk's index doesn't know."""
+    """Return the names of the filter's conditions that the walk's index doesn't know."""
     known = (*_IMPLIED.get(walk.by, ()), "statuses")
     return [name for name in filter.__struct_fields__ if name not in known and given(filter, name)]
 
@@ -326,7 +329,7 @@ def _plan_archive(filter: Filter) -> Group:
     if filter.ids:
         return Group([Walk(True, "ids")])
     low, high = _bounds(filter)
-    strays = [] if low is None and high is None else [Walk(True, "stray")]  # those whose ids say another time
+    strays = [] if low is None and high is None else [Walk(True, "stray")]  # jobs whose ids say another time
     walks = [Walk(True, by, value, low=low, high=high) for by, value in _rarest(filter)]
     if given(filter, "finished_from") and walks[0].by in ("id", "topic", "scope"):
         spare = walks + strays
@@ -338,7 +341,7 @@ def _plan_archive(filter: Filter) -> Group:
 
 
 def _rarest(filter: Filter) -> list[tuple[By, str]]:
-    """What to go along, by what is likely to be rarest."""
+    """Return the index to walk along, and the values to look up: those that are likely to be rarest."""
     if filter.flow_id is not None:
         return [("flow_id", filter.flow_id)]
     if filter.keys:
@@ -353,7 +356,7 @@ def _rarest(filter: Filter) -> list[tuple[By, str]]:
 
 
 def _scope_ids(filter: Filter) -> tuple[str, ...]:
-    """Whose jobs they are, if that is known: a rule may say that, too."""
+    """Return the scope_ids that the filter allows, if it names them itself or by an access rule."""
     if filter.scope_id is not None:
         return (filter.scope_id,)
     known = None if filter.where is None else one_of(filter.where, "scope_id")
@@ -361,7 +364,8 @@ def _scope_ids(filter: Filter) -> tuple[str, ...]:
 
 
 def _bounds(filter: Filter) -> tuple[str | None, str | None]:
-    """Between which ids the jobs of a range of time are, strays apart. Nothing finishes before it was created."""
+    """Return the ids between which all jobs of a range of time are, except strays. No job finishes before it was
+    created."""
     slack = timedelta(seconds=STRAY + 1)
     ends = [end for end in (filter.created_until, filter.finished_until) if end is not None]
     low = None if filter.created_from is None else first_id(filter.created_from, -slack)

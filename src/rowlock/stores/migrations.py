@@ -1,4 +1,4 @@
-"""Numbered SQL files, applied in order, each once: what both databases share.
+"""Migrations of both databases: numbered SQL files, applied in order, each once.
 
 A migration is `migrations/NNNN_<what>.sql` beside a store. The table `_jobs_migrations` has its checksum, so that an
 edited one is noticed. A database that has a higher number than this code was migrated by a newer rowlock.
@@ -45,7 +45,8 @@ class Migration(Struct, frozen=True):
 
     @property
     def checksum(self) -> str:
-        """Of the text; or the one that it names, if SQL that later migrations replace was taken out of it."""
+        """Return the checksum of the text, or the checksum that the text names. It names one if SQL that later
+        migrations replace was taken out of it."""
         if named := _CHECKSUM.match(self.sql):
             return named[1]
         # White space at line ends differs between checkouts; nothing else may.
@@ -57,7 +58,7 @@ class Migration(Struct, frozen=True):
         return f"{self.number:04d} {self.name.replace('_', ' ')}"
 
     def is_due(self, applied: str | None, where: str) -> bool:
-        """True if it was not applied yet; MigrationChanged if it was, with another checksum."""
+        """Return True if it was not applied yet. Raise MigrationChanged if it was applied with another checksum."""
         if applied not in (None, self.checksum):
             raise MigrationChanged(
                 f"migration {self.title} was applied to {where} with other content than this rowlock has; "
@@ -67,20 +68,22 @@ class Migration(Struct, frozen=True):
 
 
 class Pending(Struct, frozen=True):
-    """What `migrate` would apply. `script`: the same for operators who run it themselves; empty if there is nothing."""
+    """The migrations that `migrate` would apply. `script`: the same as SQL, for operators who run it themselves; empty
+    if there are none."""
 
     migrations: list[Migration]
     script: str
 
 
 class Functions(Migration, frozen=True):
-    """The SQL functions. A higher revision in the database is that of a newer rowlock, whose functions serve us too."""
+    """The SQL functions. A higher revision in the database comes from a newer rowlock, whose functions work for this
+    one too."""
 
     revision: int
 
     @property
     def checksum(self) -> str:
-        """The revision, and a digest of the code without comments and white space."""
+        """Return the revision, and a digest of the code without comments and white space."""
         code = " ".join(_COMMENT.sub("", self.sql).split())
         return f"{self.revision} {hashlib.sha256(code.encode()).hexdigest()}"
 
@@ -89,7 +92,7 @@ class Functions(Migration, frozen=True):
         return f"functions, revision {self.revision}"
 
     def is_due(self, applied: str | None, where: str) -> bool:
-        """True unless the database has these functions, or newer ones."""
+        """Return True unless the database has these functions, or newer ones."""
         if applied is None or applied == self.checksum:
             return applied is None
         return int(applied.split()[0]) <= self.revision
@@ -106,7 +109,7 @@ def load(package: str) -> tuple[Migration, ...]:
 
 
 def pending(known: tuple[Migration, ...], applied: Mapping[int, str], where: str) -> list[Migration]:
-    """Return what is still to be applied. Raise if the database and this code don't belong together.
+    """Return the migrations that are still to be applied. Raise if the database and this code don't belong together.
 
     `applied` maps numbers to checksums, `where` names the database in messages.
     """

@@ -1,4 +1,4 @@
-"""What callers ask of a store, and its answers: filters and pages of jobs, numbers, retention, partitions."""
+"""Questions of callers to a store, and its answers: filters and pages of jobs, numbers, retention, partitions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_OFFSET = MAX_TOTAL  # pages further back are reached by the cursor
 MAX_IDS = 1000
 MAX_VALUES = 100  # topics or keys in one filter
 MAX_PATHS = 8
-OWN_WINDOW = 1000  # of a scope's jobs in each table, when those of many scopes are looked for in one go
+OWN_WINDOW = 1000  # jobs of a scope that are looked at in each table, when one statement looks for jobs of many scopes
 MAX_LIVE = 100_000  # of each status, in stats
 MAX_TOPICS = 1000  # in stats
 
@@ -36,12 +36,12 @@ MAX_TOPICS = 1000  # in stats
 
 
 class Filter(Struct, frozen=True, kw_only=True):
-    """Which jobs to list: those that meet all given conditions. A range includes its beginning, but not its end.
+    """Selects the jobs that meet all given conditions. A range includes its beginning, but not its end.
 
-    `tags` (all of them), `payload` and `error` are looked for among the newest jobs that meet the rest; a page says
-    by `partial` that there may be older ones, and the cursor goes on behind them. `payload` maps dotted paths of object
+    `tags` (all of them), `payload` and `error` are looked for among the newest jobs that meet the rest; a page says by
+    `partial` that there may be older ones, and the cursor goes on behind them. `payload` maps dotted paths of object
     members to JSON values, {"user.id": 7}; `error` is a part of last_error, in which A-Z and a-z are the same. `where`
-    is a condition on columns, such as what an access rule leaves. `fingerprint`: dead letters of a group (`failures`).
+    is a condition on columns, for example from an access rule. `fingerprint`: dead letters of a group (`failures`).
     """
 
     ids: Sequence[str] = ()
@@ -85,21 +85,21 @@ class Filter(Struct, frozen=True, kw_only=True):
 
     @property
     def paths(self) -> list[tuple[list[str], str]]:
-        """`payload` as member names and JSON text."""
+        """Return the conditions of `payload`, as member names and JSON text."""
         pairs: Any = self.payload
         return [(path.split("."), codec.encode(value, f"payload.{path}")) for path, value in pairs]
 
     @property
     def is_window(self) -> bool:
-        """True if it asks for something that no index knows."""
+        """Return True if it has a condition that no index knows."""
         return bool(self.tags or self.payload or self.error is not None)
 
 
 class Page(Struct, frozen=True, kw_only=True):
     """Jobs, newest first. `next` continues where this page ends; None: nothing older is left. `partial`: the search
-    ended at its bound before the page was full, so that there may be older jobs or none; `next` goes on with it, and is
-    never None then. `reached`: then jobs that were created before have not been looked at. If there is a `next` and the
-    page is not partial, there is at least one older job.
+    ended at its bound before the page was full, so that there may be older jobs or none; `next` goes on with the
+    search, and is never None then. `reached`: if the page is partial, jobs that were created before this time have not
+    been looked at. If there is a `next` and the page is not partial, there is at least one older job.
 
     `total`: how many jobs meet the filter, those of other pages included. `total_capped`: at least so many, because the
     counting ended at its bound."""
@@ -115,7 +115,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class State(Struct, frozen=True, gc=False):
-    """A job without the fields that may be large: what conditions ask about, and its progress."""
+    """A job without the fields that may be large: the fields that conditions ask about, and its progress."""
 
     id: str
     topic: str
@@ -146,7 +146,7 @@ class State(Struct, frozen=True, gc=False):
 
 
 class Place(Struct, frozen=True):
-    """Where a page begins and how long it is. `after`: the id behind which it begins."""
+    """The beginning and the length of a page. `after`: the id behind which it begins."""
 
     limit: int
     offset: int
@@ -175,7 +175,7 @@ def make_cursor(job_id: str) -> str:
 
 
 def read_cursor(cursor: object) -> str:
-    """Return the id in it."""
+    """Return the id in the cursor."""
     if isinstance(cursor, str):
         try:
             job_id = str(UUID(bytes=base64.b64decode(f"{cursor}==", altchars=b"-_", validate=True)))
@@ -242,18 +242,19 @@ def _paths(payload: object) -> tuple[tuple[str, Any], ...]:
 
 
 class Counts(Struct, frozen=True, kw_only=True):
-    """How jobs stand now, and how they have ended ever since, also those that are long pruned.
+    """The number of jobs in each status now, and of all jobs that ever ended, also those that were pruned long ago.
 
-    `failed`, `expired` and `cancelled` ended so and were not requeued since. `capped` names the numbers that stand
-    for "at least so many"; the average is in milliseconds, of the `executions`: runs that completed and have a
-    beginning. Other runs were `retried` (failed or crashed, and put back at the cost of a retry) or `lost` (taken back
-    by `rescue`, whatever came of it), or both. `execution_time`: milliseconds that all executions took together.
+    `failed`, `expired` and `cancelled` ended so and were not requeued since. `capped` names the numbers that stand for
+    "at least so many". The average is in milliseconds, over the `executions`: runs that completed and have a beginning.
+    Other runs were `retried`: they failed or crashed, and the job was put back at the cost of a retry. Or they were
+    `lost`: taken back by `rescue`, whatever came of it. A run may be both. `execution_time`: milliseconds that all
+    executions took together.
 
     `requeued_failed`, `requeued_expired` and `requeued_cancelled`: jobs that had ended so and were requeued.
 
-    `oldest_wait`: for how many seconds, by the database's clock, the ready job that waits for longest has been ready:
-    since it was due, or since it was created if that was later. None if none is ready. Where `pending` is capped, it is
-    at least so long.
+    `oldest_wait`: the seconds, by the database's clock, that the ready job which waits for longest has been ready:
+    since it was due, or since it was created if that was later. None if no job is ready. If `pending` is capped, the
+    wait is at least so long.
     """
 
     pending: int = 0
@@ -310,9 +311,9 @@ class Ended(Struct):
 
 
 class Tally(Struct, frozen=True):
-    """So many jobs of a topic are in this status, counted in `branch`, which may have ended at its bound.
+    """The number of jobs of a topic in this status, counted in `branch`, which may have ended at its bound.
 
-    `waited`: for how many seconds one of them has been ready for longest, if they are.
+    `waited`: the seconds that the longest ready of these jobs has been ready, if they are ready.
     """
 
     branch: str
@@ -326,9 +327,9 @@ BOUND = MAX_LIVE + 1  # of each branch: one more than is told
 
 
 def make_stats(topic: str | None, live: Iterable[Tally], ended: Iterable[tuple[str, Sequence[int]]]) -> Stats:
-    """From what a store counted. `ended` has the topic '' for all topics together; rows of a topic add up.
+    """Return the stats from a store's counts. `ended` has the topic '' for all topics together; rows of a topic add up.
 
-    When one topic was asked for, a store may still count others on the way.
+    If the caller asked for one topic, a store may still count other topics on the way.
     """
     standing: dict[str, dict[str, int]] = {}
     sums: dict[str, int] = {}
@@ -355,7 +356,7 @@ def make_stats(topic: str | None, live: Iterable[Tally], ended: Iterable[tuple[s
         return Stats(**every)
     names = sorted((standing.keys() | counters.keys()) - {""})
     of_topics = {
-        # A number that was not counted to its end may say too little of any topic.
+        # A capped number may be too low for any topic.
         name: TopicStats(**_counts(standing.get(name, {}), counters.get(name), oldest.get(name), capped))
         for name in names[:MAX_TOPICS]
     }
@@ -382,7 +383,7 @@ def _counts(
 
 
 class TopicRetention(Struct, frozen=True, kw_only=True):
-    """What is different for one topic; UNSET: as for all topics."""
+    """The exceptions for one topic; UNSET: as for all topics."""
 
     completed: float | UnsetType | None = UNSET
     cancelled: float | UnsetType | None = UNSET
@@ -391,7 +392,7 @@ class TopicRetention(Struct, frozen=True, kw_only=True):
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """Seconds that finished jobs are kept, by status; None is for ever. Completed ones at least a day."""
+    """Seconds that finished jobs are kept, by status; None is for ever. Completed jobs are kept at least a day."""
 
     completed: float | None = 7 * DAY
     cancelled: float | None = 7 * DAY

@@ -1,4 +1,4 @@
-"""What callers ask about one job, over `Store.read`."""
+"""Questions of callers about one job, over `Store.read`."""
 
 from __future__ import annotations
 

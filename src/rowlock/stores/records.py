@@ -1,4 +1,5 @@
-"""Records: what is few and is looked up by its name. And the audit, in which every change of them stands."""
+"""Records: small sets of named data, such as settings and accounts. And the audit, which has every change of a
+record."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ class Record(Struct, frozen=True):
 
 
 class Write(Struct, frozen=True):
-    """What a record is to be; `data` None: gone. `revision`: only if it is the one that is there; 0: only if there is
-    none; None: whatever is there. A record that has expired is not there."""
+    """The write of a record; `data` None: delete it. `revision`: write only if the record has this revision; 0: only if
+    there is no record; None: in any case. An expired record counts as missing."""
 
     kind: str
     id: str
@@ -42,7 +43,7 @@ class Write(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """For the audit: who did what, and why."""
+    """An entry for the audit: the user, the action, and the reason."""
 
     by: str
     action: str
@@ -53,15 +54,15 @@ class Entry(Struct, frozen=True):
 
 
 def limited_topics(writes: Sequence[Write]) -> dict[str, bool] | None:
-    """Return the topics that get limits, or lose them. None: these writes are not about limits."""
+    """Return the topics that get limits (True), or lose them (False). None: these writes are not about limits."""
     if not any(one.kind in (LIMITED, PUT) for one in writes):
         return None
     return {one.id: one.data is not None for one in sorted(writes, key=lambda one: one.id) if one.kind == LIMITED}
 
 
 class AuditFilter(Struct, frozen=True, kw_only=True):
-    """What is asked of the audit: lines that meet all that is given. What a bulk action did to each of its jobs is told
-    if `bulk` or `job_id` asks for it, and only then. Else a requeue of 50,000 jobs would bury all other lines."""
+    """Selects the lines of the audit that meet all given conditions. Lines about single jobs of a bulk action are told
+    only if `bulk` or `job_id` asks for them. Else a requeue of 50,000 jobs would bury all other lines."""
 
     job_id: str | None = None
     by: str | None = None

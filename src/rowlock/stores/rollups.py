@@ -1,4 +1,4 @@
-"""What was noted, added up by minute, hour and day, for each topic and for all of them together."""
+"""Rollups: notes, added up by minute, hour and day, for each topic and for all topics together."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MINUTE, HOUR = 60, 3600
 SPANS = (MINUTE, HOUR, int(DAY))  # seconds; each begins where UTC's does
 KEPT = {MINUTE: 3 * DAY, HOUR: 40 * DAY, int(DAY): 400 * DAY}  # seconds that rollups of a span are kept
 COUNTED = ("enqueued", "completed", "failed", "expired", "cancelled", "retried", "lost", "requeued", "deleted")
-ALL = ""  # the topic that stands for all
+ALL = ""  # the topic that stands for all topics
 
 
 class Rollup(Struct):
-    """What happened in some stretch of time. `counts`: in the order of COUNTED."""
+    """The events of a span of time. `counts`: in the order of COUNTED."""
 
     counts: list[int]
     waits: Sketch
@@ -32,7 +32,7 @@ class Rollup(Struct):
 
 
 def packed(sketch: Sketch) -> bytes | None:
-    """As it is stored: NULL if there is nothing in it."""
+    """Return the sketch as it is stored; NULL if it is empty."""
     return sketch.pack() if sketch else None
 
 
@@ -53,9 +53,9 @@ class Key(Struct, frozen=True, order=True):
 
 
 def roll_up(noted: Iterable[tuple[str, int, Rollup]]) -> dict[Key, Rollup]:
-    """Return what the notes add up to: rollups per minute, hour and day, for each topic and for all of them. `noted`:
-    the topic, a second of the minute (since the epoch), and what was noted. Sorted: two processes that write the
-    rollups in this order don't deadlock."""
+    """Return the sums of the notes: rollups per minute, hour and day, for each topic and for all topics. `noted`: the
+    topic, a second of the minute (since the epoch), and the note. The rollups are sorted, so that two processes that
+    write them in this order don't deadlock."""
     rollups: dict[Key, Rollup] = {}
     for topic, second, rollup in noted:
         for span in SPANS:

@@ -1,8 +1,8 @@
 """Schedules and their fires: how a store changes them. Every change is one transaction, the same on every store: lock
 the schedules, decide, insert the jobs, write the schedules, the fires and the audit.
 
-The steps of such a transaction are yielded by `changing`; a store answers them. So the order and every check stand
-here, once.
+The steps of such a transaction are yielded by `changing`; a store answers them. So the order and every check are here,
+once.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ COLUMNS = (
     "id", "name", "scope", "scope_id", "topic", "definition", "revision", "owner", "absent", "paused_at", "resumed_at",
     "paused_by", "pause_reason", "upto", "next_run_at", "last_run_at", "last_job_id", "zone_data", "created", "updated",
 )  # fmt: skip
-_OWN = tuple(name for name in Schedule.__struct_fields__ if name not in DEFINED)  # those that have columns
+_OWN = tuple(name for name in Schedule.__struct_fields__ if name not in DEFINED)  # the fields that have columns
 
 
 class UnreadableSchedule(Struct, frozen=True, kw_only=True):
-    """A schedule that this release can't read, because a newer one has written it. `definition`: as it is stored."""
+    """A schedule that this release can't read, because a newer release has written it. `definition`: as it is
+    stored."""
 
     id: str
     name: str
@@ -63,9 +64,9 @@ DeleteUnreadable = Callable[[UnreadableSchedule], Entry]
 
 
 class Which(Struct, frozen=True):
-    """The schedules to lock: those with these ids, the one with this name, or at most `due` ones of which a time has
-    come. Of these, the ones that another transaction has locked are left out, and those in `skip`. Locked ones that
-    this release can't read stay as they are, unless `delete_unreadable` is given."""
+    """The schedules to lock: those with these ids, the one with this name, or at most `due` schedules of which a time
+    has come. Due schedules are left out if another transaction has locked them, or if they are in `skip`. Locked
+    schedules that this release can't read stay as they are, unless `delete_unreadable` is given."""
 
     ids: tuple[str, ...] | None = None
     name: ScheduleName | None = None
@@ -75,7 +76,7 @@ class Which(Struct, frozen=True):
 
 
 class ScheduleChange(Struct, frozen=True):
-    """`schedule`: as it is to be; None: it is deleted, and its fires with it."""
+    """`schedule`: the new state; None: delete the schedule and its fires."""
 
     schedule: Schedule | None
     fires: Sequence[Fire] = ()
@@ -83,7 +84,7 @@ class ScheduleChange(Struct, frozen=True):
 
 
 class Decided(Struct, frozen=True):
-    """`schedule` after the change; None: it is gone. `fired`: what has become of its times, without those that had a
+    """`schedule` after the change; None: it is gone. `fired`: the outcome of its times, without the times that had a
     job before."""
 
     schedule: Schedule | None
@@ -95,14 +96,14 @@ class Read(NamedTuple):
     unreadable: list[UnreadableSchedule]
 
 
-# What is to become of a locked schedule; None: nothing. It gets None if there is no schedule with the name. It is
-# called inside the transaction: it may raise, and must not wait.
+# Return the change of a locked schedule; None: no change. The argument is None if there is no schedule with the name.
+# It is called inside the transaction: it may raise, and must not wait.
 Decide = Callable[[Schedule | None, datetime], ScheduleChange | None]
 
 
 class ScheduleFilter(Struct, frozen=True, kw_only=True):
-    """`pattern`: of a part of the name, by `in_any_case`. `absent`: declared by code that has gone. `zone_data`: its
-    next time was found by older time zone data than this version."""
+    """`pattern`: a regular expression for a part of the name, by `in_any_case`. `absent`: declared by code that has
+    gone. `zone_data`: its next time was found by older time zone data than this version."""
 
     ids: tuple[str, ...] | None = None
     name: str | None = None
@@ -119,8 +120,8 @@ class ScheduleFilter(Struct, frozen=True, kw_only=True):
 def in_any_case(text: str) -> str:
     """Return a regular expression that finds the text, in capitals or not. PostgreSQL and Python read it alike.
 
-    Neither database can fold the case of all letters: SQLite knows A to Z only, PostgreSQL what its collation knows. So
-    each letter becomes the list of its forms. A letter that folds to two (ß, to ss) stays one letter."""
+    Neither database can fold the case of all letters: SQLite knows A to Z only, PostgreSQL only the letters of its
+    collation. So each letter becomes the list of its forms. A letter that folds to two (ß, to ss) stays one letter."""
     return "".join(_any_form(letter) for letter in text)
 
 
@@ -156,8 +157,8 @@ class Lock(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Answered by those of the times (schedule, microseconds) that have a job, and how many jobs are live in each of
-    the lines, counted up to three."""
+    """Answered by the times (schedule, microseconds) that have a job. And by the number of live jobs in each line,
+    counted up to three."""
 
     times: list[tuple[str, int]]
     lines: list[str]
@@ -175,8 +176,8 @@ class InsertJobs(NamedTuple):
 
 
 class WriteSchedules(NamedTuple):
-    """`new` and `old`: schedules by whether there is a row. Answered by how many rows are new, and by how many fires
-    with a job were written."""
+    """`new`: schedules without a row; `old`: schedules that have one. Answered by the number of new rows, and by the
+    number of fires with a job that were written."""
 
     new: list[Schedule]
     old: list[Schedule]
@@ -190,7 +191,8 @@ Steps = Generator[Step, Any, list[Decided]]
 
 
 def changing(which: Which, decide: Decide, unreadable: Callable[[str], None] = lambda schedule_id: None) -> Steps:
-    """`unreadable`: called with the ids of locked schedules that this release can't read, and that stay."""
+    """Yield the steps of a change, and return its outcome. `unreadable`: called with the ids of locked schedules that
+    this release can't read, and that stay."""
     now, (found, strange) = yield Lock(which)
     if strange and which.delete_unreadable is not None:
         entries = [which.delete_unreadable(one) for one in strange]
@@ -230,7 +232,7 @@ def changing(which: Which, decide: Decide, unreadable: Callable[[str], None] = l
 
 
 def _fire(now: datetime, changes: Sequence[ScheduleChange]) -> Generator[Step, Any, list[list[Fired]]]:
-    """Insert the jobs. Return what has become of the times of each schedule."""
+    """Insert the jobs. Return the outcome of the times of each schedule."""
     fires = [
         (n, change.schedule.id, fire)
         for n, change in enumerate(changes)
@@ -251,7 +253,7 @@ def _fire(now: datetime, changes: Sequence[ScheduleChange]) -> Generator[Step, A
 
 
 def _has_room(fire: Fire, live: dict[str, int]) -> bool:
-    """True if the time makes a job. Then count it in its line, for the times that follow."""
+    """Return True if the time makes a job. Then count the job in its line, for the times that follow."""
     if fire.job is None:
         return False
     if fire.room is None or fire.job.line is None:
@@ -295,8 +297,8 @@ def row_of(schedule: Schedule) -> dict[str, Any]:
 
 
 def schedules_of(rows: Iterable[Mapping[str, Any]]) -> Read:
-    """Return the schedules of rows: times as microseconds, definitions as text. One that this release can't read does
-    no harm to the others."""
+    """Return the schedules of rows, which have times as microseconds and definitions as text. A schedule that this
+    release can't read does no harm to the others."""
     found = Read([], [])
     for row in rows:
         try:

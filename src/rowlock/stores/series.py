@@ -62,7 +62,7 @@ class Series(Struct, frozen=True, kw_only=True):
 
 
 class Window(Struct, frozen=True):
-    """Which points are asked for, in seconds since the epoch; and of which span the rollups are that make them."""
+    """The points to be made, in seconds since the epoch; and `span`, the span of the rollups that make them."""
 
     since: int
     until: int
@@ -77,7 +77,7 @@ class Window(Struct, frozen=True):
 def window(
     now: datetime, range: str | None, since: datetime | None, until: datetime | None, step: int | None
 ) -> Window:
-    """Whole steps, the last of which holds `until`, or is the one that has begun now."""
+    """Return a window of whole steps. The last step holds `until`, or is the step that has begun now."""
     if range is not None and (since is not None or until is not None):
         raise InvalidInput("range", "both_given", "give range, or from and until, not both")
     name = DEFAULT_RANGE if range is None else range
@@ -100,9 +100,9 @@ def window(
             f"in steps of {step} s there is nothing older than {KEPT[span] / 86_400:g} days"
             + (f": use a step of {_coarser(span)} s or a multiple of it" if _coarser(span) else ""),
         )
-    # What has begun now belongs to it; an end that was given doesn't.
+    # The step that has begun now belongs to the window; a step that begins at a given end doesn't.
     last = (end // step + 1) * step if end == _second(now) else -(-end // step) * step
-    # A range is so many points, however the clock stands; a beginning that was given is in the first one.
+    # A range always has the same number of points, at any time of the clock. A given beginning is in the first point.
     first = last - -(-(end - begin) // step) * step if since is None else begin // step * step
     if (last - first) // step > MAX_POINTS:
         raise InvalidInput("step", "out_of_range", f"makes more than {MAX_POINTS} points: take a longer one")
@@ -115,7 +115,7 @@ def _check_step(step: object) -> None:
 
 
 def _span(step: int) -> int:
-    """The longest that steps are made of."""
+    """Return the longest span of rollups that steps are made of."""
     return max(span for span in SPANS if step % span == 0)
 
 
@@ -124,7 +124,8 @@ def _coarser(span: int) -> int | None:
 
 
 def make_series(topic: str | None, window: Window, found: Iterable[tuple[int, Rollup]]) -> Series:
-    """`found`: rollups by the second at which they begin, in any order, and several of one if there are."""
+    """Return the chart. `found`: rollups by the second at which they begin, in any order, perhaps several of one
+    second."""
     steps = {at: nothing() for at in range(window.since, window.until, window.step)}
     for at, rollup in found:
         steps[at // window.step * window.step].add(rollup)

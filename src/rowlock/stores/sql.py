@@ -16,7 +16,7 @@ def load(package: str, name: str) -> str:
 
 
 def names(package: str) -> list[str]:
-    """Return the names of all whole statements. What stands in a folder below is a part of some."""
+    """Return the names of all whole statements. Files in a folder below are parts of statements."""
     found = files(package).joinpath("sql").iterdir()
     return sorted(file.name.removesuffix(".sql") for file in found if file.name.endswith(".sql"))
 

@@ -11,13 +11,13 @@ from rowlock.stores.base import Enqueued
 
 
 class Group(Struct, frozen=True):
-    """Jobs of a batch that stand in one line. `job`: the id of the first one, and the content of the last one."""
+    """Jobs of a batch that stand in one line. `job`: the id of the first of them, and the content of the last."""
 
     numbers: list[int]
     job: NewJob
 
     def answers(self, answer: Enqueued) -> dict[int, Enqueued]:
-        """Return the answers of all its jobs, by number. `answer`: of the first one."""
+        """Return the answers of all its jobs, by number. `answer`: the first job's."""
         first, *rest = self.numbers
         return {first: answer} | {n: existing(answer) for n in rest}
 

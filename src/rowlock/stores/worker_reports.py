@@ -1,4 +1,4 @@
-"""What workers say, made ready for any store: progress and log lines."""
+"""Reports of workers, made ready for any store: progress and log lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Reporter = tuple[str, int, str | None]  # id, version, worker
 
 
 def merge(reports: Sequence[Progress]) -> dict[Reporter, Progress]:
-    """One report per run: the last word on each field, and all lines."""
+    """Return one report per run, with the last value of each field, and all lines."""
     merged: dict[Reporter, Progress] = {}
     for report in reports:
         run = report.id, report.version, report.worker
@@ -30,7 +30,7 @@ def _add(earlier: Progress, later: Progress) -> Progress:
 
 
 def read_log(text: str | None, dropped: int) -> Log:
-    """The log as it is kept with a job: [{at, version, level, text}, …]."""
+    """Return the log as it is kept with a job: [{at, version, level, text}, …]."""
     kept = decode(text) if text else []
     lines = [LogLine(moment(line["at"]), line["version"], line["level"], line["text"]) for line in kept]
     return Log(lines, dropped)

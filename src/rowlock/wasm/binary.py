@@ -1,7 +1,7 @@
-"""What a WASM module needs and offers, read from its binary.
+"""The imports, exports and memory of a WASM module, read from its binary.
 
-wasmtime tells it only after it has compiled the module. That takes seconds for a large one, also in a process that only
-enqueues.
+wasmtime tells them only after it has compiled the module. That takes seconds for a large module, also in a process that
+only enqueues.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Reader:
         return self._data[self.at - 1]
 
     def number(self) -> int:
-        """An unsigned number, seven bits in each byte."""
+        """Read an unsigned number, seven bits in each byte."""
         value = shift = 0
         while True:
             byte = self.byte()
@@ -92,7 +92,7 @@ class _Reader:
         return self._data[self.at - size : self.at].decode()
 
     def limits(self) -> int:
-        """Return the smaller one: the size at the start."""
+        """Read two limits, and return the smaller one: the size at the start."""
         has_maximum = self.byte() & 1
         smallest = self.number()
         if has_maximum:

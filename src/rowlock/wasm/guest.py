@@ -44,7 +44,7 @@ class Linear(Protocol):
 
 
 class Sandbox(NamedTuple):
-    """What a module may do, beside computing."""
+    """The limits and permissions of a module."""
 
     name: str  # of the file, for errors
     topics: frozenset[str]  # that it may enqueue
@@ -107,7 +107,7 @@ class Guest:
         self._place(pointer, size)
 
     def text(self, pointer: int, size: int) -> str:
-        """Return a message. What is not UTF-8 is replaced: it is for people."""
+        """Return a message. Bytes that are not UTF-8 are replaced: it is for people."""
         if size & 0xFFFFFFFF > MAX_TEXT:
             self.check(pointer, size)
             size = MAX_TEXT
@@ -150,7 +150,7 @@ class Guest:
 
     @cached_property
     def pseudo_random(self) -> random.Random:
-        """For modules without the grant: the same bytes in each run of a job."""
+        """Return a generator for modules without the grant: the same bytes in each run of a job."""
         return random.Random(self.ctx.job.id)  # noqa: S311 - not for secrets: the grant is
 
 
@@ -160,7 +160,7 @@ class HostFunction(NamedTuple):
 
     @property
     def nothing(self) -> int | None:
-        """What the module gets once it has ended."""
+        """Return the result of a host function once the module has ended."""
         return 0 if self.signature.results else None
 
 

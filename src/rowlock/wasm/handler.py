@@ -93,7 +93,7 @@ def make_handler(
 
 
 def _result(guest: Guest, returns: ReturnType) -> Any:
-    """Return what the module wrote to stdout. Nothing is null."""
+    """Return the result that the module wrote to stdout. An empty stdout is null."""
     text = bytes(guest.stdout).strip()
     try:
         result = codec.decode(text) if text else None

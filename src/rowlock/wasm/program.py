@@ -89,7 +89,7 @@ class Program:
         self._idle: list[_Seat] = []
 
     def call(self, guest: Guest, limits: Limits, *, patience: float) -> None:
-        """Run the module in a new instance. Raise what ended it, unless it succeeded. `patience`: see `Watch.add`."""
+        """Run the module in a new instance. If it fails, raise the error that ended it. `patience`: see Watch.add."""
         try:
             seat = self._idle.pop()
         except IndexError:
@@ -178,7 +178,7 @@ def _host_call(function: HostFunction, *arguments: Any) -> Any:
 
 
 def _check_end(guest: Guest) -> None:
-    """Raise what a host function has ended the module with, except for a proc_exit with code 0."""
+    """Raise the error with which a host function has ended the module, except for a proc_exit with code 0."""
     match guest.ended:
         case None | Exit(code=0):
             pass
@@ -220,7 +220,7 @@ def failure(guest: Guest, reason: str) -> ModuleFailed:
 
 
 def _frames(error: Trap | WasmtimeError) -> str:
-    """Return where it was: the innermost function first."""
+    """Return the functions of the backtrace, the innermost first."""
     frames = error.frames[:_MAX_FRAMES] if isinstance(error, Trap) else []
     shown = [f"{(one.func_name or f'function {one.func_index}')[:80]} ({one.module_offset:#x})" for one in frames]
     return f". It was in {', called by '.join(shown)}" if shown else ""

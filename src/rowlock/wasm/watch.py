@@ -22,7 +22,7 @@ class _Watched:
         self._heard: float | None = None  # when the job was seen to be cancelled
 
     def check(self) -> None:
-        """Interrupt the module if its run must end; again and again, until it has ended."""
+        """Interrupt the module if its run must end. This is repeated until it has ended."""
         try:
             self._guest.ctx.check()
         except Cancelled:
@@ -79,7 +79,7 @@ _watch = Watch()
 
 
 def _start_anew() -> None:
-    """In a child after fork(): the thread, and the calls that it watched, are in the parent only."""
+    """Make a new Watch in a child after fork(): the thread, and the calls that it watched, are in the parent only."""
     global _watch
     _watch = Watch()
 

@@ -1,4 +1,4 @@
-"""What both checkers must refuse: every line marked `refused`, and no other."""
+"""Code that both checkers must refuse: every line marked `refused`, and no other."""
 
 from rowlock import Context, Jobs, Signal, SyncContext, step
 

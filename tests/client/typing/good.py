@@ -1,4 +1,4 @@
-"""What both checkers must accept."""
+"""Code that both checkers must accept."""
 
 import asyncio
 from collections.abc import Sequence

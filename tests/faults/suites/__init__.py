@@ -1,4 +1,4 @@
-"""Suites: each gets a folder, a seed, the kind of database and a scale, and says what came of it."""
+"""Suites. Each gets a folder, a seed, the kind of database and a scale, and returns a result."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ ONCE = ("all",)
 
 
 class Cell(Struct, frozen=True):
-    """One suite on one database. The folder is its own and empty."""
+    """One suite on one database. Its folder is empty, and no other cell uses it."""
 
     suite: str
     store: str
@@ -36,5 +36,5 @@ class Suite(Struct, frozen=True):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Where it runs, or has to say why not."""
+        """Return the stores of its cells: there it runs, or reports why not."""
         return ONCE if self.stores == ONCE else BOTH

@@ -1,5 +1,6 @@
-"""Handlers that return, and whose process dies of what they have left behind: they cancel all tasks, close all
-descriptors, or end the process a moment later. Each of them comes to its end, and so do the good jobs among them."""
+"""Handlers return, and then their process dies of what they have left behind. They cancel all tasks, close all
+descriptors, or end the process a moment later. Each of these jobs comes to its end, and so do the good jobs beside
+them."""
 
 import asyncio
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from tests.waiting import until
 WORKERS = 3
 GOOD = {"quick": {}, "nap": {"seconds": 0.05}, "threaded": {}}
 HARMFUL = ("cancels_all", "closes_all", "exits_after", "exits_soon_after")
-RETRIES = 3  # a crash with an unknown cause may be charged to good jobs beside it, too
+RETRIES = 3  # if the cause of a crash is unknown, it may be charged to the good jobs beside it, too
 
 
 async def run(cell: Cell) -> Result:
@@ -51,7 +52,7 @@ async def administer(stage: Stage, jobs: Jobs, count: int) -> dict[str, int]:
 
 def bounded(world: World, harmful: dict[str, int]) -> Iterator[Violation]:
     """No job runs more often than it may be charged. One more run is free: a job with retries left may start without a
-    start mark, and if its supervisor dies, too, nobody knows of it."""
+    start mark. If its supervisor dies as well, nothing in the database shows that run."""
     for job_id, retries in harmful.items():
         runs = sum(run.job_id == job_id for run in world.history.executions)
         if runs > retries + 2:

@@ -1,5 +1,5 @@
-"""Handlers that block their worker's event loop for two to four leases. Nobody dies, so no job may be taken from a
-worker: not even one whose claim was answered while the loop was blocked."""
+"""Handlers block their worker's event loop for two to four leases. No worker dies, so no job may be taken from a
+worker: not even a job whose claim was answered while the loop was blocked."""
 
 import asyncio
 from collections.abc import Iterator

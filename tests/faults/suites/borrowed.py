@@ -1,4 +1,4 @@
-"""Rows of the fault table that are suites of their own, run by pytest or by hand: what they print becomes a result."""
+"""Rows of the fault table that are programs or tests outside of this package. Their output is read as a result."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ _LINE = re.compile(r"^[a-z][^:\n]*: (\d[\d,]*) violations((?:, \d[\d,]* [a-z][a-
 _FIGURE = re.compile(r"(\d[\d,]*) ([a-z][a-z ]+)")
 _PASSED = re.compile(r"^(?:.* )?(\d+) passed\b.*$", re.MULTILINE)
 _WRONG = re.compile(r"^(?:FAILED|ERROR|seed \d+:) ?.*$", re.MULTILINE)
-LONGEST = 3500.0  # seconds: less than a cell has
+LONGEST = 3500.0  # seconds: less than a cell may take
 MODEL_EXAMPLES, MODEL_STEPS = 130, 40  # per store: more than 5,000 steps
 
 
@@ -71,7 +71,8 @@ def keep(folder: Path, said: str) -> None:
 
 
 def read(result: Result, said: str, code: int) -> Result:
-    """Whoever ends well has to say so; whoever doesn't is in the wrong, even without a word."""
+    """Return the result with what the output says. Exit code 0 needs a report of success. Any other code is a
+    violation, even without any output."""
     told = 0
     for count, figures in _LINE.findall(said):
         told += int(count.replace(",", ""))

@@ -1,5 +1,5 @@
-"""Workers and producers whose wall clocks are wrong by an hour, run too fast or stand still, and are set back and forth
-while they work. Every time that counts is the database's: nobody notices."""
+"""The wall clocks of workers and producers are wrong by an hour, run too fast, stand still, or are set back and forth
+while they work. No time that counts may change, because every such time comes from the database."""
 
 import asyncio
 import os
@@ -18,12 +18,12 @@ from tests.proof.history import Violation
 from tests.proof.lives import Step, World
 
 WORKERS, PRODUCERS = 3, 2
-SECONDS = 8.0  # of every run
+SECONDS = 8.0  # seconds of every run
 PAUSE = 0.06  # seconds between enqueues of a producer
 TICK = 0.05
 STAMPS = ("created", "updated", "claimed_at", "started_at", "finished_at", "cancel_requested_at")
 Way = Callable[[Stage, Clock, int], Awaitable[None]]
-FAR = SLACK * 1e6  # microseconds: what is nearer may come of a busy machine
+FAR = SLACK * 1e6  # microseconds: a busy machine may cause a smaller difference
 
 
 async def run(cell: Cell) -> Result:
@@ -51,10 +51,10 @@ async def run(cell: Cell) -> Result:
 
 
 async def with_wrong_clocks(stage: Stage, clocks: list[Clock], way: Way) -> None:
-    """Their processes are born with them."""
+    """Run workers and producers that have had these clocks since their start."""
     moving = [asyncio.ensure_future(way(stage, clock, n)) for n, clock in enumerate(clocks)]
     try:
-        await asyncio.sleep(0)  # each is wrong now
+        await asyncio.sleep(0)  # now each clock is wrong
         workers = [stage.launch(processes=1, app=None, **clock.env) for clock in clocks[:WORKERS]]
         for worker in workers:
             await stage.fleet.working(worker)
@@ -83,21 +83,21 @@ async def producing(stage: Stage, clocks: list[Clock]) -> AsyncIterator[None]:
     finally:
         codes = []
         for producer in producers:
-            await producer.communicate(b"")  # the end of its stdin
+            await producer.communicate(b"")  # closes its stdin, so that it ends
             codes.append(producer.returncode)
     assert not any(codes), f"producers ended with {codes}"
 
 
-# ── Ways to be wrong ──
+# ── Ways in which a clock is wrong ──
 
 
 async def shifted(stage: Stage, clock: Clock, n: int) -> None:
-    """An hour ahead, an hour behind."""
+    """Set every other clock an hour ahead, and the rest an hour behind."""
     put(stage, clock, (HOUR, -HOUR)[n % 2])
 
 
 async def drifting(stage: Stage, clock: Clock, n: int) -> None:
-    """Twice as fast, or standing still."""
+    """Let the clock run too fast (2 or 1.5 times), stand still, or run at half speed."""
     put(stage, clock, 0.0)
     while True:
         await asyncio.sleep(TICK)
@@ -105,7 +105,7 @@ async def drifting(stage: Stage, clock: Clock, n: int) -> None:
 
 
 async def stepping(stage: Stage, clock: Clock, n: int) -> None:
-    """Set back and forth all the time."""
+    """Set the clock back and forth all the time."""
     while True:
         put(stage, clock, stage.chance.choice((0.0, HOUR, -HOUR, 30.0, -30.0)))
         await stage.pause(0.2, 1.0)
@@ -126,11 +126,11 @@ def put(stage: Stage, clock: Clock, wrong: float) -> None:
     clock.wrong = wrong
 
 
-# ── What must not be noticed ──
+# ── The verdict ──
 
 
 def by_another_clock(world: World) -> Iterator[Violation]:
-    """Whatever a step wrote as the time of that step is the database's, and leases and pauses count from there."""
+    """If a step writes its time, that is the time of the database. Leases and delays count from it."""
     for life in world.lives:
         for step in life.steps:
             for problem in wrong_times(step):
@@ -158,7 +158,7 @@ def wrong_times(step: Step) -> Iterator[str]:
 
 
 def wrong_delays(world: World) -> Iterator[Violation]:
-    """What a client asked to be run later."""
+    """A job with a `delay` is due that many seconds after its enqueue."""
     for operation in world.history.operations:
         delay = (operation.detail or {}).get("delay")
         if delay is None or operation.outcome != "ok":

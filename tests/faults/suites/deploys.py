@@ -1,6 +1,9 @@
-"""What a deploy does to a fleet under load: SIGTERM to all at random moments, and once more to those who take their
-time; rolling restarts between two releases of an application, there and back; `rowlock migrate` from several places at
-once; and the migrations of a release of the future, under workers that know nothing of them and carry on."""
+"""What a deploy does to a fleet under load:
+
+- SIGTERM to all workers at random moments, and a second one to slow workers; - rolling restarts between two releases of
+an application, there and back; - `rowlock migrate` from several processes at once; - the migrations of a future
+release, while workers that don't know them carry on.
+"""
 
 import asyncio
 import os
@@ -23,10 +26,10 @@ from tests.runtime.system.fleet import WorkerProcess
 from tests.waiting import until
 
 WORKERS = 2
-AT_ONCE = 3  # migrating at the same time
-LONG, LONG_ONES = 4.0, 3  # seconds: more than a worker's grace; of them, before each storm
+AT_ONCE = 3  # processes that migrate at the same time
+LONG, LONG_ONES = 4.0, 3  # seconds of a long job: more than a worker's grace; long jobs before each storm
 CARRIED_ON = 30  # jobs that must get done after each migration
-BUSY = 4.0  # seconds that a stop may take longer than promised on a machine that does much else
+BUSY = 4.0  # seconds that a stop may take longer than promised on a busy machine
 MIGRATE = ("-m", "rowlock", "migrate")
 
 
@@ -64,7 +67,7 @@ class Deploy:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._release = "1"
-        self.migrations = 0  # that were asked for
+        self.migrations = 0  # runs of `rowlock migrate`
         self.violations: list[Violation] = []
 
     # ── Workers ──
@@ -74,8 +77,8 @@ class Deploy:
         await self._stage.fleet.working(worker, processes)
 
     async def storm(self, *, twice: bool, processes: int) -> None:
-        """All are told to stop while others take their place. `twice`: who still runs is told again, which means at
-        once."""
+        """Stop all workers while new ones take their place. `twice`: send a second SIGTERM to workers that still run,
+        so that they stop at once."""
         old = list(self._stage.workers)
         new = [self.start(processes) for _ in range(WORKERS)]
         await asyncio.gather(*(self._stop(worker, twice) for worker in old), *new)
@@ -91,7 +94,7 @@ class Deploy:
         await stopping
 
     async def roll(self, release: int, **env: Any) -> None:
-        """One after the other is replaced."""
+        """Replace the workers by this release, one after the other."""
         self._release = str(release)
         for old in list(self._stage.workers):
             await self.start(1, **env)
@@ -100,13 +103,14 @@ class Deploy:
     # ── Migrations ──
 
     async def migrate_again(self) -> None:
-        """There is nothing to do, and nobody is disturbed."""
+        """Migrate from several processes when there is nothing to do. That must not disturb the workers."""
         for code, said in await asyncio.gather(*(self._run(*MIGRATE) for _ in range(AT_ONCE))):
             if code != 0 or "up to date" not in said:
                 self._wrong(f"rowlock migrate ended with {code}: {said}")
 
     async def migrate_ahead(self, count: int) -> None:
-        """Several that know `count` migrations of the future: one applies the new one, the workers carry on."""
+        """Migrate from several processes that know `count` future migrations. One process applies the new one, and the
+        workers carry on."""
         words = ("-m", "tests.faults.next_release", str(count))
         answers = await asyncio.gather(*(self._run(*words) for _ in range(AT_ONCE)))
         applied = [said for code, said in answers if code == 0 and "applied:" in said]
@@ -147,7 +151,7 @@ class Deploy:
 
 
 def strangers(history: History) -> Iterator[Violation]:
-    """Whoever claims a job knows its topic, by what was in the register when it began."""
+    """A worker only claims jobs of topics that it has registered."""
     known: dict[str, set[str]] = {}
     for change in history.changes:
         if change.table == REGISTER and change.after is not None:
@@ -164,7 +168,7 @@ def strangers(history: History) -> Iterator[Violation]:
 
 
 def stops(history: History) -> dict[str, float]:
-    """How long polite stops took, each until its supervisor's end."""
+    """Return how long the longest stop by SIGTERM took, until its supervisor's end."""
     gone = {fault.target: fault.at for fault in history.faults if fault.kind == "gone"}
     took = [(gone[fault.target] - fault.at) / 1e6 for fault in history.faults if fault.kind == "term"]
     return {"s for the longest stop": max(took)}

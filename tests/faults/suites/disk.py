@@ -1,6 +1,6 @@
-"""The disk of the database runs full under load, stays so for longer than a lease, and is freed: whoever wants to write
-is told so, workers wait without heat, also those that are started meanwhile, nothing that was acknowledged is lost, and
-all goes on by itself."""
+"""The disk of the database runs full under load, stays full for longer than a lease, and is freed. Clients that write
+get an error that says so. Workers wait without a busy loop, also those that are started meanwhile. Nothing that was
+acknowledged is lost, and everything goes on by itself."""
 
 import asyncio
 import os
@@ -30,17 +30,17 @@ from tests.waiting import until
 SIZE = "160m"
 WORKERS, PROCESSES = 2, 2
 BEFORE, FULL, AFTER = 4.0, 4 * LEASE, 4.0  # seconds
-HOT = 0.5  # of a core: a process that needs more while it can do nothing is in a busy loop
+HOT = 0.5  # of a core: a process that needs more while it can't write is in a busy loop
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Seen(Struct):
-    """What the fills have shown."""
+    """What was measured while the disk was full."""
 
     refused: Counter[str] = field(default_factory=Counter)
-    """Enqueues while it was full, by the error that they got."""
+    """Enqueues that were refused while the disk was full, by their error."""
     accepted: int = 0
-    """… and those that found room yet."""
+    """Enqueues that the full disk still had room for."""
     heat: list[float] = field(default_factory=list)
     """Share of a core that each process needed meanwhile."""
     freed: list[int] = field(default_factory=list)
@@ -80,13 +80,14 @@ async def run_on(cell: Cell, disk: Path) -> Result:
 
 @asynccontextmanager
 async def on_disk(cell: Cell, disk: Path) -> AsyncIterator[Stage]:
-    """SQLite: the file, all of it. PostgreSQL: the tables; what it needs to stay alive is elsewhere."""
+    """Yield a stage on the disk. SQLite has its whole file there. PostgreSQL has only the tables there, so that the
+    server itself stays alive."""
     if cell.store == "sqlite":
         async with prepared(cell.folder, f"sqlite:///{disk}/jobs.db", cell.seed) as stage:
             try:
                 yield stage
             finally:
-                shutil.copy(disk / "jobs.db", cell.folder / "jobs.db")  # for who wants to look: the disk goes away
+                shutil.copy(disk / "jobs.db", cell.folder / "jobs.db")  # a copy to look at: the disk goes away
         return
     with PostgresServer(durable=True) as server:
         space = disk / "space"
@@ -123,14 +124,14 @@ async def fill(stage: Stage, jobs: Jobs, disk: Path, seen: Seen) -> None:
 
 
 async def keep_full(ballast: Path, over: asyncio.Event) -> None:
-    """Also of what is given back meanwhile."""
+    """Fill the disk, also with space that is freed meanwhile, until `over` is set."""
     while not over.is_set():
         await asyncio.to_thread(stuff, ballast)
         await asyncio.sleep(0.05)
 
 
 def stuff(ballast: Path) -> None:
-    """With all that goes in."""
+    """Append to the file until the disk is full."""
     with ballast.open("ab", buffering=0) as file:
         for size in (1 << 20, 1 << 12):
             with suppress(OSError):  # full
@@ -139,7 +140,7 @@ def stuff(ballast: Path) -> None:
 
 
 async def refused(stage: Stage, jobs: Jobs, seen: Seen) -> bool:
-    """Some may go through yet: there are holes in the tables."""
+    """Enqueue a job. Return True if it is refused. Some enqueues still succeed, because tables have free space."""
     job_id = new_ids.one()
     try:
         with stage.record.operation("enqueue", [job_id], topic="quick", key=None) as told:
@@ -166,13 +167,13 @@ def processes(stage: Stage) -> set[int]:
 
 
 def used(pid: int) -> float:
-    """Seconds of CPU so far."""
+    """Return the seconds of CPU that the process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def restarts(world: World, freed: list[int]) -> list[float]:
-    """Seconds from each of these moments to the first completion after it."""
+    """Return the seconds from each of these moments to the first completion after it."""
     ends = sorted(step.at for life in world.lives for step in life.steps if step.move == "complete")
     found = []
     for moment in freed:

@@ -1,8 +1,8 @@
 """The primary is lost under load, a synchronous standby is promoted, and the old primary comes back as its standby.
 
-Workers and clients know both addresses and are told nothing. The old primary is killed; or stopped in good order; or it
-falls silent: its connections stay open, new ones are taken and never answered; or it is there and read-only. Nothing
-that was acknowledged is lost.
+Workers and clients know both addresses, and must find the new primary by themselves. The old primary is lost in one of
+four ways. It is killed. It is stopped in good order. It is frozen: it accepts connections and never answers. Or it
+stays, and is read-only. Nothing that was acknowledged is lost.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from tests.proof.history import Violation
 from tests.proof.recorder import now
 
 WORKERS = 3
-CONNECT, COMMAND = 2.0, 4.0  # seconds until a server that says nothing is given up
-AT_ONCE = 5.0  # seconds in which workers find a server that is there
+CONNECT, COMMAND = 2.0, 4.0  # seconds until a worker or client gives up on a server that doesn't answer
+AT_ONCE = 5.0  # seconds in which workers find the new primary
 WAYS: dict[str, Callable[[Server], None]] = {
     "primary kill": Server.kill9,
     "primary freeze": Server.freeze,
@@ -65,7 +65,7 @@ def impatient(url: str) -> str:
 
 
 async def suffer(stage: Stage, pair: Pair, way: str) -> tuple[Server, float]:
-    """The old primary, and the seconds from the promotion until every worker has claimed something."""
+    """Fail over. Return the old primary, and the seconds from the promotion until every worker has claimed a job."""
     stage.record.fault(way, pair.primary.port)
     old = await pair.fail_over(WAYS[way])
     promoted = now()

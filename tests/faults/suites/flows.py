@@ -1,6 +1,6 @@
-"""Flows of every shape, whose jobs fail, are cancelled, requeued and released, and jobs that start many others, while
-workers are killed and the server is restarted. Every child runs after its parents and once, joins fire once, no child
-is made twice, results are right, and nothing stays blocked."""
+"""Flows of every shape, and jobs that start many other jobs. Their jobs fail, and are cancelled, requeued and released,
+while workers are killed and the server is restarted. Every child runs after its parents and once, joins fire once, no
+child is made twice, results are right, and no job stays blocked."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -28,7 +28,7 @@ from tests.waiting import until
 
 APP = "tests.faults.flows_app:jobs"
 WORKERS = 2
-LARGEST = 50  # jobs of a flow
+LARGEST = 50  # jobs in the largest flow
 HOW = (*("good",) * 6, "flaky", "hopeless", "giving_up")
 CONDITIONS = ("{}.status = 'completed'", "{}.status != 'completed'", "{}.result.n > 5")
 
@@ -45,7 +45,7 @@ async def endure(cell: Cell, stage: Stage, server: PostgresServer | None) -> Res
     scale = cell.scale
     async with Jobs(stage.url) as jobs:
         work = Work(stage, jobs)
-        survivor = stage.launch()  # someone must live long enough to take jobs back
+        survivor = stage.launch()  # one worker must live long enough to take jobs back
         stage.workers.remove(survivor)
         await stage.start_workers(WORKERS, processes=PROCESSES)
         async with work.going_on(scale.flows):
@@ -67,7 +67,7 @@ async def endure(cell: Cell, stage: Stage, server: PostgresServer | None) -> Res
 
 
 class Work:
-    """Producers of flows that never give up, and an operator who interferes."""
+    """Producers of flows, which repeat each enqueue until it is answered, and an operator who interferes."""
 
     def __init__(self, stage: Stage, jobs: Jobs) -> None:
         self._stage = stage
@@ -90,7 +90,7 @@ class Work:
             await meddling
 
     async def collect(self, most: int) -> None:
-        """Jobs that start others: one that starts many, some that start a few, again and again."""
+        """Enqueue jobs that start other jobs: one that starts many, and some that start a few, again and again."""
         few: list[dict[str, Any]] = [{"counts": [5, 1, 3]}, {"counts": [30, 30]}, {"counts": [20], "hopeless": True}]
         wanted: list[tuple[str, dict[str, Any]]] = [
             ("collecting", {"counts": [most]}),
@@ -116,7 +116,7 @@ class Work:
                         made = await flow.enqueue()
                         told(list(made.jobs.values()))
                     break
-                except StoreError:  # the same flow again: its jobs keep their ids
+                except StoreError:  # enqueue the same flow again: its jobs keep their ids
                     await asyncio.sleep(0.1)
             self.flows += 1
             self._made += ids
@@ -140,7 +140,7 @@ class Work:
         return flow, ids
 
     async def _meddle(self, over: asyncio.Event) -> None:
-        """Whether that is allowed or not."""
+        """Cancel, requeue, delete and release as an operator would, also where that is not allowed."""
         chance = self._stage.chance
         while not over.is_set():
             await self._stage.pause(0.02, 0.15)
@@ -173,7 +173,7 @@ class Work:
 
     @asynccontextmanager
     async def releasing(self) -> AsyncIterator[None]:
-        """A person lets all run that is held, until the block is left."""
+        """While the block runs, an operator releases all jobs that are held."""
 
         async def release() -> None:
             while True:
@@ -191,7 +191,7 @@ class Work:
 
 
 def wrongly_gathered(history: History) -> Iterator[Violation]:
-    """Every piece belongs to one call of one job, all are there, and the results are right."""
+    """Every piece belongs to one call of one job, no piece is missing, and the results are right."""
     pieces: defaultdict[str, Counter[int]] = defaultdict(Counter)
     known: set[str] = set()
     for change in history.changes:

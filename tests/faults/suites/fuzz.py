@@ -1,6 +1,6 @@
-"""Strange JSON and strange text, through the client and through handlers: what is accepted comes back equal, what is
-refused names its field and writes nothing, handlers settle whatever they return, raise or say. Everything is done to a
-database in memory as well: both have to answer the same."""
+"""Strange JSON and strange text go through the client and through handlers. An accepted value comes back equal. A
+refusal names the field, and writes nothing. Every run is settled, whatever its handler returns, raises or reports. All
+calls are repeated on a database in memory: both databases must answer the same."""
 
 import asyncio
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ from tests.proof.history_app import new_ids
 from tests.waiting import until
 
 LIMITS = {"key": 512, "scope": 512, "scope_id": 512, "trace": 512}
-SHORT = 2000  # bytes: an error of that length is kept whole
-FAR = timedelta(days=300)  # what is put off for so long is not waited for
+SHORT = 2000  # bytes: a shorter error text is stored in full
+FAR = timedelta(days=300)  # the suite does not wait for a job that is put off for longer
 
 
 async def run(cell: Cell) -> Result:
@@ -64,7 +64,7 @@ class Fuzz:
     # ── Clients ──
 
     async def enqueue(self) -> None:
-        """One job, of which something is strange; sometimes behind a good one in the same batch."""
+        """Enqueue a job with some strange values, sometimes behind a good job in the same batch. Judge the answer."""
         chance, job_id = self._chance, new_ids.one()
         topic, payload, options = self._draft(chance)
         bad, unsure = verdicts(topic, payload, options)
@@ -105,7 +105,8 @@ class Fuzz:
     async def _one(
         self, jobs: Jobs, job_id: str, topic: Any, payload: Any, options: dict[str, Any], batch: bool
     ) -> str | None:
-        """None if it is there now; else the field that was refused, or "" if another job answered for it."""
+        """Enqueue a job. Return None if it is stored now, the field that was refused, the name of another error, or ""
+        if the answer is another job."""
         try:
             if batch:
                 good = {"topic": "fuzz", "id": new_ids.one()}
@@ -141,7 +142,7 @@ class Fuzz:
                 self._wrong(f"{what}: is not found by its key", job_id)
 
     async def _update(self, job_id: str) -> None:
-        """Another payload, other tags, and a reason."""
+        """Update the job with another payload, other tags, and a reason. Judge the answer."""
         chance = self._chance
         given: dict[str, Any] = {
             "payload": {"b": strange.value(chance)},
@@ -168,7 +169,7 @@ class Fuzz:
             self._wrong(f"the reason {shown(given['reason'])} came back as {shown(said)}", job_id)
 
     async def check_count(self) -> None:
-        """What was refused has left nothing behind."""
+        """Exactly the accepted jobs are in the table: a refused enqueue has left none."""
         found = {str(one) for (one,) in await self._stage.tables.fetch("SELECT id FROM _jobs")}
         for one in found ^ self._there:
             self._wrong("is there, and was refused" if one in found else "was accepted, and is not there", one)
@@ -214,7 +215,8 @@ class Fuzz:
     # ── Handlers ──
 
     async def handlers(self, count: int) -> None:
-        """Of every kind, in a worker of its own; and in memory, those of this process."""
+        """Run handlers of every kind in a worker process, and the same ones in this process, on the database in memory.
+        Judge how the jobs ended."""
         seed = self._stage.seed
         planned = []
         for n in range(count):
@@ -255,12 +257,12 @@ async def ended(jobs: Jobs, job_id: str) -> Job:
 
 
 def verdicts(topic: Any, payload: Any, options: dict[str, Any]) -> tuple[set[str], set[str]]:
-    """The fields that must be refused, and those that may be."""
+    """Return the fields that must be refused, and those that may be refused."""
     found = {"topic": strange.topic_verdict(topic), "payload": strange.json_verdict(payload)}
     if payload is not None and not isinstance(payload, dict):
         found["payload"] = REFUSED
     for name, value in options.items():
-        if value is None:  # as if it were not given
+        if value is None:  # counts as not given
             continue
         found[name] = strange.tags_verdict(value) if name == "tags" else strange.text_verdict(value, LIMITS[name])
     return {n for n, said in found.items() if said is REFUSED}, {
@@ -269,12 +271,12 @@ def verdicts(topic: Any, payload: Any, options: dict[str, Any]) -> tuple[set[str
 
 
 def root(field: str) -> str:
-    """payload.a[3] → payload"""
+    """Return the field without its path: payload.a[3] → payload"""
     return field.partition(".")[0].partition("[")[0]
 
 
 def outcome(job: Job, log: Log) -> Any:
-    """What has to be the same in both. Errors hold stacks, which are not."""
+    """Return what must be equal on both databases. Errors are left out, because their stacks differ."""
     lines = [(line.level, line.text) for line in log.lines]
     return exact([job.status.value, job.result, job.stage, job.message, job.progress, lines, log.dropped])
 
@@ -300,7 +302,7 @@ def wrong_end(what: str, seed: int, n: int, job: Job, log: Log) -> Iterator[str]
         if job.status not in ends:
             yield f"raised {shown(error) if text else type(error)} and is {job.status}"
         short = len(text.encode("utf-8", "replace")) < SHORT and isinstance(error, ValueError) and len(error.args) == 1
-        # A traceback is kept without the line breaks at its end, which may be the message's own.
+        # A traceback is stored without the line breaks at its end. These may belong to the message.
         if short and strange.harmless(text).rstrip("\n") not in (job.last_error or ""):
             yield f"raised {shown(text)}, which is not in {shown(job.last_error)}"
     else:

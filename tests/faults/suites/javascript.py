@@ -1,22 +1,22 @@
-"""Workers in JavaScript, over HTTP, in processes of their own; each has ten slots and a wire of its own to the server.
-At first handlers block their event loops for two leases, and nothing else happens: no job may be taken from its worker.
-Then workers are killed, frozen for two to five leases, and stopped by SIGTERM with work in hand. The server is killed
-and started again. Connections break in the middle of a request, or of its answer, or stay half open. A worker reaches
-nobody for longer than its lease. Handlers go on blocking, and a thousand jobs are on their last try.
+"""Workers in JavaScript work over HTTP. Each has its own process, ten slots, and its own wire to the server. At first
+handlers block their event loops for two leases, and nothing else happens: no job may be taken from its worker. Then
+workers are killed, frozen for two to five leases, and stopped by SIGTERM while they hold jobs. The server is killed and
+started again. Connections break in the middle of a request or of its answer, or stay half open. A worker can't reach
+the server for longer than its lease. Handlers go on blocking, and a thousand jobs are on their last try.
 
-Handlers leave the same record as those in Python, so the checker asks the same questions. These it can't ask:
+Handlers leave the same record as those in Python, so the checker asks the same questions, except these:
 
-- Has a step that was begun and not stored done its work twice? It may, and the record of it is its only work.
-- Did a handler stop when it was told? JavaScript can't stop it. The checker asks only whether it was told.
-- Was the handler of a run that was charged about to start? X4 asks that of workers that die once. Here the worker may
-  lose its leases again and again, so the suite asks how many runs it held at once that never began.
-- Does a live worker keep its jobs while faults happen? A busy machine may lose a lease. Only the first part asks it.
+- Has a step that was begun and not stored done its work twice? It may, and its record is the only work that it does.
+- Did a handler stop when the worker told it to? JavaScript can't stop it. The checker asks only whether it was told.
+- Was the handler of a charged run about to start? X4 asks that of workers that die once. Here a worker may lose its
+  leases several times, so the suite asks how many runs that never began the worker held at once.
+- Does a live worker keep its jobs while faults happen? A busy machine may lose a lease. Only the first part asks that.
 - Was it right to start a handler again within its run? That happens when a signal comes while a wait stops the handler.
   The record has one run then.
-- Are log lines and progress complete? They are written at least once, and by the run that holds the job.
-- What becomes of handlers that take longer than their timeouts, and of cancels whose grace ends? No job here takes so
+- Are log lines and progress complete? The run that holds the job writes them, at least once.
+- What happens to handlers that take longer than their timeouts, and to cancels whose grace ends? No job here takes that
   long.
-- Do other runtimes (Deno, Bun), TLS, several servers, or a proxy that keeps what passes do as well?
+- Do other runtimes (Deno, Bun), TLS, several servers, or a buffering proxy work as well?
 """
 
 import asyncio
@@ -58,7 +58,7 @@ OLDEST_NODE = 20
 WORKERS, SLOTS = 5, 10
 CALM_BLOCKS = 3  # handlers that block before anything else happens
 PILE = 50  # jobs on their last try that come at once
-AT_ONCE = 2  # so that someone is always awake
+AT_ONCE = 2  # so that a worker is always awake
 
 KINDS: dict[str, dict[str, Any]] = {
     "quick": {},
@@ -80,8 +80,8 @@ CUTS = [(how, calls) for how in ("request", "answer", "half answer") for calls i
 
 
 class NodeWorkers(Remote):
-    """Each of them has a wire of its own. `owner` follows the worker's name in its leases. They run a copy of the
-    package, and this module of handlers: nobody can change them meanwhile."""
+    """JavaScript workers, each with its own wire. `owner` follows the worker's name in its leases. They run copies of
+    the package and of this module of handlers, so that a rebuild can't change these during the run."""
 
     def __init__(self, stage: Stage, token: str, owner: str, handlers: str) -> None:
         super().__init__(stage, token, app="tests.proof.history_app:jobs")
@@ -121,7 +121,7 @@ class NodeWorkers(Remote):
         return await super().busy(topic)
 
     async def answers(self) -> None:
-        """Wait until the server does."""
+        """Wait until the server takes connections."""
 
         def connects() -> bool:
             with socket.socket() as one:
@@ -148,7 +148,7 @@ class NodeWorkers(Remote):
             await self.freeze(worker)
 
     async def replace_one(self) -> None:
-        """SIGTERM while it has work in hand."""
+        """Stop a worker by SIGTERM while it holds jobs, and start another one."""
         async with self._outage, self.victim() as worker:
             await self.dismiss(worker)
             self.hire()
@@ -170,7 +170,7 @@ class NodeWorkers(Remote):
                 await trap.sprung.wait()
 
     async def cut_one_off(self) -> None:
-        """For longer than its leases. Other workers take its jobs over."""
+        """Cut a worker off for longer than its leases, so that other workers take its jobs over."""
         async with self.victim() as worker:
             self.stage.record.fault("cut off", "")
             wire = self._wire_of[worker.pid]
@@ -183,7 +183,7 @@ class NodeWorkers(Remote):
                 link.reset()
 
     async def leave_half_open(self) -> None:
-        """The worker must find out by itself; its new connections are served."""
+        """Make a worker's connections half open. It must find out by itself. Its new connections are served."""
         async with self.victim() as worker:
             self.stage.record.fault("half-open worker", "")
             wire, began = self._wire_of[worker.pid], now()
@@ -203,7 +203,7 @@ Fault = Callable[[], Awaitable[None]]
 
 
 def chosen(workers: NodeWorkers, scale: int) -> list[Fault]:
-    """Faults of every kind, in any order."""
+    """Return faults of every kind, in a random order."""
     cuts = [CUTS[n % len(CUTS)] for n in range(scale)]
     todo: list[Fault] = [lambda cut=cut: workers.cut_one(*cut) for cut in cuts]  # type: ignore[misc]
     todo += [workers.kill_one] * scale
@@ -242,7 +242,7 @@ async def run(cell: Cell) -> Result:
 
 
 def cannot_run() -> str | None:
-    """Return why not, if so."""
+    """Return why the suite can't run here; None if it can."""
     node = shutil.which("node")
     if node is None:
         return f"there is no Node {OLDEST_NODE}"
@@ -259,15 +259,15 @@ async def suffer(stage: Stage, faults: list[Fault]) -> None:
 
 
 async def lose_servers(workers: NodeWorkers, times: int) -> None:
-    """So far apart that the server may rescue jobs in between."""
+    """Kill the server so many times, so far apart that it can rescue jobs in between."""
     for _ in range(times):
         await workers.stage.pause(1.5 * TRUST, 2 * TRUST)
         await workers.lose_server()
 
 
 async def block(workers: NodeWorkers, jobs: Jobs, times: int, *, freeze: bool) -> None:
-    """Every other job is on its last try. `freeze`: some workers are frozen while they are blocked. Then jobs that they
-    have not begun wait behind the handler that blocks."""
+    """Enqueue jobs that block their worker's event loop. Every other one is on its last try. `freeze`: also freeze some
+    workers while they are blocked. Then jobs that they have not begun wait behind the blocking handler."""
     stage = workers.stage
     for n in range(times):
         job_id = new_ids.one()
@@ -283,7 +283,7 @@ async def block(workers: NodeWorkers, jobs: Jobs, times: int, *, freeze: bool) -
 
 
 async def pile_last_tries(stage: Stage, load: Load, count: int) -> None:
-    """So many jobs, a pile at a time, so that whoever dies has some in hand."""
+    """Enqueue about `count` jobs on their last try, a pile at a time, so that a worker that dies holds some of them."""
     for n in range(count // PILE):
         await load.pile("nap" if n % 2 else "brief", PILE, max_retries=0, priority=110)
         await stage.pause(0.5 * LEASE, 2 * LEASE)
@@ -291,8 +291,8 @@ async def pile_last_tries(stage: Stage, load: Load, count: int) -> None:
 
 @asynccontextmanager
 async def hired(stage: Stage, jobs: Jobs, *, count: int = WORKERS, handlers: str = APP) -> AsyncIterator[NodeWorkers]:
-    """Workers with these handlers, of which `count` have begun."""
-    # X4 counts all runs of a worker, as if it died once. Here it may lose its leases several times: see `overcharged`.
+    """Yield workers with these handlers. `count` of them are started."""
+    # X4 counts all runs of a worker, as if it died once. Here a worker may lose its leases often: see `overcharged`.
     stage.settings |= {"slots": inf, "stop_slack": SLACK, "slack": SLACK + TRUST}
     known, token = await tokens.create(await jobs._store(), "remote", ["worker"], by="test")
     workers = NodeWorkers(stage, token, f"token:{known.id}", handlers)
@@ -309,14 +309,14 @@ async def finished(workers: NodeWorkers, result: Result) -> Result:
     """Let the workers end every job and stop. Return what the checker finds."""
     await workers.busy()
     await workers.stage.drained(3 * PATIENCE)
-    workers.stage.settings["slack"] += workers.away  # without a server, nothing is taken back
+    workers.stage.settings["slack"] += workers.away  # without a server, no job is taken back
     await asyncio.gather(*(workers.dismiss(worker) for worker in list(workers.workers)))
     return await workers.stage.judged(result)
 
 
 def robbed(world: World, until: int, topic: str = "blocks") -> list[Violation]:
-    """Until then, nothing may be taken from workers whose handlers of this topic block them. If a worker that was not
-    blocked lost a job as well, the machine was too slow for its leases: then nobody can tell."""
+    """Return the rescues, until then, from workers whose handlers of this topic blocked them. If a worker
+    that was not blocked lost a job as well, the machine was too slow for its leases: then return none."""
     blocking: dict[str, list[Execution]] = {}
     for life in world.lives:
         if life.steps[0].new["topic"] == topic:
@@ -332,16 +332,17 @@ def robbed(world: World, until: int, topic: str = "blocks") -> list[Violation]:
 
 
 def _was_blocked(world: World, rescue: Step, blocking: list[Execution]) -> bool:
-    """True if one of these runs of its worker went on during the last lease."""
+    """True if one of these runs of the worker went on during the last lease before the rescue."""
     last, lease = rescue.old["locked_until"], int(LEASE * 1e6)
     times = [(world.by_database(run.begun) or 0, world.by_database(run.ended or sys.maxsize) or 0) for run in blocking]
     return any(begun <= last and ended >= last - lease for begun, ended in times)
 
 
 def overcharged(world: World, slots: int) -> Iterator[Violation]:
-    """A worker claims no more than it has slots for. So, of the leases that it had at one moment, no more may have been
-    of runs that were charged and never began. It does not know of leases whose claim it has not heard of: they end."""
-    never_ran: dict[str, list[tuple[int, int]]] = {}  # by worker: times at which the number of them grows or falls
+    """A worker claims no more jobs than it has free slots. So, at one moment, it may hold at most as many leases of
+    runs that were charged and never began as it has slots. If the answer to a claim is lost, the worker doesn't know of
+    those leases, and they end."""
+    never_ran: dict[str, list[tuple[int, int]]] = {}  # by worker: times at which the number of such runs grows or falls
     for life in world.lives:
         for step in life.steps:
             row = step.before or {}

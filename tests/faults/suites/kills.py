@@ -1,5 +1,5 @@
-"""kill -9, at random, of workers that hold jobs: a child alone, whose supervisor takes its jobs back at once, or the
-supervisor and all its children in the same moment, as when a machine dies."""
+"""Workers that hold jobs are killed at random by SIGKILL. Either only a child process dies, and its supervisor takes
+the jobs back at once. Or the supervisor and all its children die in the same moment, as when a machine dies."""
 
 from rowlock.jobs import Jobs
 from tests.faults.load import Load
@@ -10,14 +10,14 @@ from tests.faults.suites import Cell
 from tests.waiting import until
 
 WORKERS, PROCESSES = 3, 2
-MACHINES = 0.4  # of all kills
-ALIVE = 4  # processes that can be killed
+MACHINES = 0.4  # share of kills that kill a supervisor and its children
+ALIVE = 4  # processes that must live before the next kill
 
 
 async def run(cell: Cell) -> Result:
     async with staged(cell) as stage, Jobs(stage.url) as jobs:
         load = Load(stage, jobs)
-        survivor = stage.launch()  # someone must live long enough to take jobs back
+        survivor = stage.launch()  # one worker must live long enough to take jobs back
         stage.workers.remove(survivor)
         await stage.start_workers(WORKERS, processes=PROCESSES)
         async with load.going_on(rate=cell.scale.rate / 2, least=cell.scale.jobs):
@@ -31,7 +31,7 @@ async def run(cell: Cell) -> Result:
 
 
 async def kill_one(stage: Stage, *options: str, **env: str) -> None:
-    """As soon as one of them holds jobs, and enough others are there. `options`, `env`: of those that follow."""
+    """Kill a worker as soon as it holds jobs and enough processes live. `options`, `env`: for its replacement."""
     await until(lambda: are_enough(stage), what="enough workers", patience=PATIENCE)
     await kill_busy(stage, *options, **env)
 

@@ -1,9 +1,9 @@
-"""Failover to a standby that lags: what the primary has acknowledged last is lost. Exactly that, and nothing else: the
-old primary's log says which transactions had reached the standby, and its tables what the others have done.
+"""Failover to a standby that lags. What the primary has acknowledged last is lost, and nothing else may be lost. The
+old primary's log says which transactions had reached the standby. Its tables say what the other transactions did.
 
-And its versions come again. Jobs that were claimed in these moments are pending on the new primary, and who claims them
-there gets the same version. The worker that had them before sleeps meanwhile; whatever its runs say when it wakes must
-be refused, although the number is right.
+Lost claims make versions come again. Jobs that were claimed in these moments are pending on the new primary. A worker
+that claims them there gets the same version. The worker that held them before is frozen meanwhile. When it wakes,
+everything that its runs write must be refused, although their version is right.
 """
 
 import os
@@ -25,9 +25,9 @@ WORKERS = 3
 APP = "tests.faults.lasting_app:jobs"
 MARKED = "CREATE TABLE marked (mark text PRIMARY KEY, job_id text NOT NULL, version integer NOT NULL)"
 LASTING = ("lasting", "telling", "keeping")
-JOBS = 9  # that last, in each round: fewer than there are slots
-SECONDS = 3.0  # that they last
-DELAY = 4.0  # seconds until they are due: time for them to reach the standby before it is cut off
+JOBS = 9  # long jobs in each round: fewer than there are slots
+SECONDS = 3.0  # that each long job takes
+DELAY = 4.0  # seconds until they are due, so that they reach the standby before it is cut off
 Held = dict[str, tuple[int, int]]  # by id: version and pid
 
 
@@ -54,7 +54,7 @@ async def run(cell: Cell) -> Result:
 
 
 async def lose(stage: Stage, pair: Pair, jobs: Jobs) -> tuple[Server, Lost]:
-    """The dead primary, and what has died with it."""
+    """Lose the primary. Return the dead server, and what was lost with it."""
     await pair.primary.wait_for_standby(synchronous=False)
     await stage.pause(1.0, 2.0)
     begin = await pair.primary.position()
@@ -88,7 +88,7 @@ async def enqueue_lasting(stage: Stage, jobs: Jobs) -> list[str]:
 
 
 async def all_held(stage: Stage, pair: Pair, ids: list[str]) -> Held:
-    """Once all of them run."""
+    """Wait until all these jobs run. Return the version and the pid of each."""
     query = f"SELECT id, version, locked_by FROM _jobs WHERE status = 'processing' AND id IN ({listed(ids)})"
 
     async def found() -> Held | None:
@@ -101,14 +101,15 @@ async def all_held(stage: Stage, pair: Pair, ids: list[str]) -> Held:
 
 
 def most_of(held: Held) -> tuple[int, dict[str, int]]:
-    """The process that holds most of them, and which."""
+    """Return the process that holds most of the jobs, and the versions of its jobs by id."""
     pids = [pid for _, pid in held.values()]
     sleeper = max(sorted(set(pids)), key=pids.count)
     return sleeper, {job_id: version for job_id, (version, pid) in held.items() if pid == sleeper}
 
 
 async def claimed_by_others(stage: Stage, pair: Pair, sleeper: int, theirs: dict[str, int]) -> None:
-    """Until the same versions of all of them are claimed anew, or one has been for so long that it may end soon."""
+    """Wait until other workers have claimed the same versions of all these jobs again. Return earlier if one of the new
+    runs may end soon."""
     query = f"SELECT id, version, locked_by, clock_timestamp() - claimed_at FROM _jobs WHERE id IN ({listed(theirs)})"
 
     async def found() -> bool:
@@ -124,7 +125,7 @@ async def claimed_by_others(stage: Stage, pair: Pair, sleeper: int, theirs: dict
 
 
 async def unpause(stage: Stage, jobs: Jobs) -> None:
-    """A pause may have reached the standby, and its end not."""
+    """Resume the topic: its pause may have reached the standby, and the end of the pause not."""
     while True:
         with suppress(StoreError), stage.record.operation("resume", []):
             await jobs.topics.resume("nap", by="ann")

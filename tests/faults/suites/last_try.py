@@ -1,6 +1,6 @@
-"""Jobs on their last try, short ones, of which a worker claims hundreds ahead; and kill -9 of the supervisor and its
-worker in the same moment. A job whose handler had begun is a dead letter. All others run: no more jobs than the worker
-has slots may be charged for a run that never began (X4)."""
+"""A worker claims hundreds of short jobs ahead that are on their last try. Then its supervisor and the worker are
+killed in the same moment. A job whose handler had begun becomes a dead letter. All other jobs run: at most as many jobs
+as the worker had slots may be charged for a run that never began (X4)."""
 
 from rowlock.jobs import Jobs
 from tests.faults.load import Load
@@ -11,7 +11,7 @@ from tests.faults.suites import Cell
 from tests.proof.lives import World
 from tests.waiting import until
 
-AHEAD = 50  # jobs that the worker must hold when it is killed: far more than it has slots
+AHEAD = 50  # jobs that the worker must hold when it is killed: far more than its slots
 
 
 async def run(cell: Cell) -> Result:

@@ -1,7 +1,7 @@
-"""Sixteen workers drain topics with limits of 1, 3 and 10, and a rate. Some are killed or frozen, and the server is
-restarted. At no moment a limit is exceeded (S12): a run of a worker that is dead or frozen counts until it is rescued.
-Then a few workers drain more jobs undisturbed. They hardly poll, so they must be woken for each place that is free: see
-limits_judge.py."""
+"""Sixteen workers drain topics with limits of 1, 3 and 10, and a rate. Some workers are killed or frozen, and the
+server is restarted. No limit is exceeded at any moment (S12): a run of a dead or frozen worker counts until it is
+rescued. Then a few workers drain more jobs undisturbed. They hardly poll, so a wake-up must tell them of each free
+place: see limits_judge.py."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ APP = "tests.faults.limits_app:jobs"
 PROCESSES = 4
 TENANTS = ("a", "b", "c")
 CALM_WORKERS = 2
-CALM_POLL = 60  # seconds: it hides no wake-up that a worker forgets
+CALM_POLL = 60  # seconds: so long that polling doesn't hide a forgotten wake-up
 
 
 async def run(cell: Cell) -> Result:
@@ -41,7 +41,7 @@ async def run(cell: Cell) -> Result:
 async def endure(cell: Cell, stage: Stage, server: PostgresServer | None) -> Result:
     scale = cell.scale
     async with Jobs(stage.url) as jobs:
-        survivor = stage.launch()  # someone must live long enough to take jobs back
+        survivor = stage.launch()  # one worker must live long enough to take jobs back
         stage.workers.remove(survivor)
         await stage.start_workers(max(1, scale.limited_workers // PROCESSES), processes=PROCESSES)
         over = asyncio.Event()
@@ -76,12 +76,12 @@ async def endure(cell: Cell, stage: Stage, server: PostgresServer | None) -> Res
 
 
 async def enqueue(stage: Stage, jobs: Jobs, count: int, over: asyncio.Event) -> int:
-    """Enqueue so many jobs, and more until the faults are over. Return how many."""
+    """Enqueue at least `count` jobs, and go on until the faults are over. Return how many it enqueued."""
     chance = stage.chance
     made = 0
     while made < count or not over.is_set():
         made += 1
-        await asyncio.sleep(0.01)  # so that there is always something to do, and not too much
+        await asyncio.sleep(0.01)  # so that workers always have jobs, and not too many
         job_id, topic = new_ids.one(), chance.choice(list(LIMITS))
         payload = {"tenant": chance.choice(TENANTS), "seconds": chance.choice([0.0, 0.01, 0.05])}
         while True:
@@ -104,7 +104,7 @@ async def freeze(stage: Stage, pid: int) -> None:
 
 
 def not_limited(history: History) -> list[Violation]:
-    """Each job has a share, if its topic is limited by a field: else the suite would prove nothing."""
+    """Return the jobs without a share whose topic is limited by a field: with such jobs, the suite proves nothing."""
     inserted = [one.after for one in history.changes if one.table == JOBS and one.op == "insert" and one.after]
     return [
         Violation("S12", row["id"], "has no share")

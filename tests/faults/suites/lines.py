@@ -1,6 +1,6 @@
-"""Sixteen connections in four processes enqueue jobs with the same keys, under all policies, some of them in open
-transactions of their own, while workers are killed and come again. Of a key that rejects there is one live job, a line
-has one head and keeps its order, nothing is lost, and nothing stays blocked."""
+"""Sixteen connections in four processes enqueue jobs with the same keys, under all policies, some of them in the
+callers' open transactions. Meanwhile workers are killed and replaced. A key that rejects has one live job. A line has
+one head and keeps its order. No job is lost, and none stays blocked."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ LONGEST_SETTLE = SLACK  # seconds
 
 async def run(cell: Cell) -> Result:
     async with staged(cell) as stage:
-        survivor = stage.launch()  # someone must live long enough to take jobs back
+        survivor = stage.launch()  # one worker must live long enough to take jobs back
         stage.workers.remove(survivor)
         await stage.start_workers(WORKERS, processes=PROCESSES)
         producers = [await launch(stage, cell, n) for n in range(PRODUCERS)]
@@ -73,7 +73,7 @@ async def told(stage: Stage, result: Result) -> Result:
 
 
 def longest_settle(history: History) -> float:
-    """Seconds from the end of a handler until its run was settled by its worker."""
+    """Return the longest time from the end of a handler until its worker settled the run, in seconds."""
     world, longest = World(history), 0.0
     for life in world.lives:
         for version, runs in life.runs.items():

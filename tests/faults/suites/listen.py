@@ -1,5 +1,6 @@
-"""Listeners that are lost: their backends terminated, or their connections half open, so that they wait for rings which
-never come. All at once, so that nobody else hears. Polling finds the work meanwhile, and they heal by themselves."""
+"""Listeners are lost: their backends are terminated, or their connections become half open, so that no notification
+arrives. All are lost at once, so no worker hears any. Meanwhile polling finds the jobs. The listeners heal by
+themselves."""
 
 import asyncio
 import statistics
@@ -19,18 +20,18 @@ from tests.proof.recorder import now
 from tests.waiting import until
 
 WORKERS = 2
-POLL = 6.0  # seconds: who is deaf is late
-LATE = SLACK / 2  # seconds that this machine may be late; more, and nobody could tell polling from healing
-HEARD = 2.0  # seconds within which a job is picked up where someone listens, at the median
-CALM = 3.0  # seconds between losses, in which rings are heard
+POLL = 6.0  # seconds: a worker that doesn't hear is late
+LATE = SLACK / 2  # seconds that this machine may be late; with more, polling would look like healing
+HEARD = 2.0  # seconds within which a worker that listens claims a job, at the median
+CALM = 3.0  # seconds between losses, in which notifications are heard
 
-# By what a LISTEN connection has said last: see doorbell.py.
+# A LISTEN connection is known by its last statement: see doorbell.py.
 LISTENERS = """SELECT pid FROM pg_stat_activity WHERE application_name = 'rowlock'
     AND query ~ '^LISTEN|rowlock[.]listener|pg_advisory_(un)?lock_shared'"""
 
 
 class Loss:
-    """`began` and `healed`: microseconds."""
+    """A loss of all listeners. `began` and `healed` are microseconds."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -42,7 +43,8 @@ class Loss:
 
     @property
     def allowed(self) -> float:
-        """A check, and for a connection that gives no answer the patience with it."""
+        """Return the seconds that healing may take: one check, and the patience with a connection that doesn't
+        answer."""
         return USUAL.check + LATE + (USUAL.patience if self.kind == "half-open listener" else 0.0)
 
 
@@ -69,7 +71,7 @@ async def run(cell: Cell) -> Result:
 
 
 async def lose(stage: Stage, wires: list[Wire], loss: Loss, gone: set[int]) -> None:
-    """All of them, and wait until they are back."""
+    """Break all listeners, and wait until all workers listen again."""
     for pid in (there := await listeners(stage, gone)):
         stage.record.fault(loss.kind, pid)
     loss.began = now()
@@ -98,7 +100,7 @@ async def all_listen(stage: Stage, gone: set[int]) -> None:
     await until(there, what="listeners", patience=PATIENCE)
 
 
-# ── What came of it ──
+# ── The verdict ──
 
 
 def judge(result: Result, stage: Stage, losses: list[Loss]) -> None:

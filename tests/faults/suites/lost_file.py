@@ -1,9 +1,9 @@
-"""The SQLite file is taken away under load. First it comes back every time, and the checker reads its history. Then
-another file takes its place: a new one, or a backup.
+"""The SQLite file is moved away under load. In the first part it comes back every time, and the checker reads its
+history. In the second part another file takes its place: a new one, or a backup.
 
-Histories are split between files then, so this is what is judged: an acknowledged enqueue is in a file that was at the
-path while it was asked for; no file was damaged; workers take up work in the new file by themselves, make no file, and
-wait without heat while there is none.
+In the second part, the history is split between files. So the suite judges this: an acknowledged enqueue is in a file
+that was at the path during the call. No file was damaged. Workers find work in the new file by themselves, make no
+file, and wait without a busy loop while there is no file.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ ALL = ("", "-wal", "-shm")
 
 
 class Era(Struct):
-    """A file, kept under another name, and from when to when it was at the path: microseconds."""
+    """A file that is kept under another name. It was at the path between `since` and `until`, in microseconds."""
 
     kept: Path
     since: int
@@ -72,12 +72,12 @@ async def run(cell: Cell) -> Result:
 
 
 def place(folder: Path) -> Path:
-    """Where the file is: in a folder of its own."""
+    """Make a folder for the file alone. Return the file's path."""
     (folder / "here").mkdir(parents=True)
     return folder / "here" / "jobs.db"
 
 
-# ── It comes back ──
+# ── The file comes back ──
 
 
 async def come_back(cell: Cell, seen: Seen) -> Result:
@@ -105,14 +105,14 @@ async def come_back(cell: Cell, seen: Seen) -> Result:
 
 
 def move_all(path: Path, names: tuple[str, ...] = ALL) -> Callable[[], None]:
-    """Move it away; call what is returned to move it back."""
+    """Move the files away. Return a function that moves them back."""
     away = path.parent.with_name("moved")
     away.mkdir(exist_ok=True)
     for name in names:
         Path(f"{path}{name}").rename(away / f"{path.name}{name}")
 
     def back() -> None:
-        for name in reversed(names):  # the database last: it must find its log
+        for name in reversed(names):  # the database last: it needs its WAL
             (away / f"{path.name}{name}").rename(f"{path}{name}")
 
     return back
@@ -143,7 +143,8 @@ def nobody_made_one(path: Path, seen: Seen) -> None:
 
 
 async def refused(stage: Stage, jobs: Jobs, path: Path, seen: Seen) -> None:
-    """A client is told, and which file is lost. If the file went just before its commit, the outcome is unknown."""
+    """A client gets an error that names the lost file. If the file was lost just before a commit, the outcome is
+    unknown."""
     job_id = new_ids.one()
     try:
         with stage.record.operation("enqueue", [job_id], topic="quick", key=None) as told:
@@ -156,7 +157,7 @@ async def refused(stage: Stage, jobs: Jobs, path: Path, seen: Seen) -> None:
         seen.violations.append(Violation("FILE", None, "an enqueue was acknowledged while there was no file"))
 
 
-# ── Another one takes its place ──
+# ── Another file takes its place ──
 
 
 async def replace_all(cell: Cell, seen: Seen) -> None:
@@ -180,7 +181,7 @@ async def replace_all(cell: Cell, seen: Seen) -> None:
 
 
 async def deleted(stage: Stage, jobs: Jobs, path: Path, seen: Seen) -> None:
-    """For longer than a lease; then a new client makes a new file."""
+    """Delete the file for longer than a lease. Then a new client makes a new file."""
     stage.record.fault("deletion", path.name)
     keep(path, seen)
     delete(path, ALL)
@@ -193,7 +194,8 @@ async def deleted(stage: Stage, jobs: Jobs, path: Path, seen: Seen) -> None:
 
 
 async def deleted_alone(stage: Stage, jobs: Jobs, path: Path, seen: Seen) -> None:
-    """Its log and its shared memory stay, and workers have them open. A new client makes a new file at once."""
+    """Delete only the database file. Workers still have its WAL and shared memory open. A new client makes a new
+    file."""
     stage.record.fault("deletion", path.name)
     keep(path, seen)
     delete(path, ("",))
@@ -203,14 +205,14 @@ async def deleted_alone(stage: Stage, jobs: Jobs, path: Path, seen: Seen) -> Non
 
 
 async def replaced(stage: Stage, jobs: Jobs, path: Path, seen: Seen) -> None:
-    """`mv other.db jobs.db`, which leaves the log of the old one."""
+    """Replace the file by `mv other.db jobs.db`, which leaves the WAL of the old file."""
     other = path.with_name("other.db")
     await open_store(f"sqlite:///{other}").migrate()
     rename(stage, other, path, seen)
 
 
 async def restored(stage: Stage, jobs: Jobs, path: Path, seen: Seen) -> None:
-    """The same with a backup, which is a little older."""
+    """Replace the file by a backup, which is a little older."""
     backup = path.with_name("backup.db")
     with closing(sqlite3.connect(path, timeout=30.0)) as source, closing(sqlite3.connect(backup)) as target:
         source.backup(target)
@@ -228,7 +230,7 @@ def rename(stage: Stage, other: Path, path: Path, seen: Seen) -> None:
 
 
 def keep(path: Path, seen: Seen) -> None:
-    """The file that is about to go, under a second name: by its path nobody finds it, but we want to look into it."""
+    """Give the file a second name before it is deleted or replaced, so that the judge can read it later."""
     kept = path.with_name(f"kept-{len(seen.eras)}.db")
     os.link(path, kept)
     os.link(f"{path}-wal", f"{kept}-wal")
@@ -244,7 +246,7 @@ async def wait_without_heat(stage: Stage, seen: Seen) -> None:
 
 
 async def taken_up(jobs: Jobs, seen: Seen) -> None:
-    """Until a job has been done that was enqueued into the new file."""
+    """Wait until a job has completed that was enqueued into the new file."""
     began = time.monotonic()
 
     async def done() -> bool:
@@ -257,7 +259,7 @@ async def taken_up(jobs: Jobs, seen: Seen) -> None:
     seen.taken_up.append(time.monotonic() - began)
 
 
-# ── What came of it ──
+# ── The verdict ──
 
 
 def judge(history: History, eras: list[Era]) -> list[Violation]:

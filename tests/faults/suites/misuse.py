@@ -1,5 +1,6 @@
-"""Verbs in wrong states, wrong types, closed objects, other threads and loops, forks, awaits that are cancelled in the
-middle, starts and stops out of turn: only documented errors come out, nothing hangs, and nothing is half done."""
+"""Misuse: verbs in wrong states, wrong types, closed objects, other threads and loops, forks, awaits that are cancelled
+halfway, starts and stops out of turn. rowlock raises only documented errors, nothing hangs, and nothing is half
+done."""
 
 import asyncio
 import traceback
@@ -16,8 +17,8 @@ from tests.faults.suites import Cell
 from tests.proof.history import Violation
 from tests.waiting import until
 
-LANES = 4  # that misuse it side by side
-LONGEST = 60.0  # seconds for one of them
+LANES = 4  # tasks that misuse rowlock side by side
+LONGEST = 60.0  # seconds for one misuse
 LIVE = ["pending", "processing", "cancel_requested", "blocked", "waiting"]
 
 
@@ -26,7 +27,7 @@ async def run(cell: Cell) -> Result:
         await stage.start_workers(1)
         misuses = Misuses(stage, jobs, safe_to_fork(stage.url))
         trying = Trying(stage)
-        for misuse in misuses.all:  # each once, in peace
+        for misuse in misuses.all:  # each once, one after the other
             await trying.one(misuse)
         before = descriptors()
         turns = [cell.scale.misuses // LANES] * LANES
@@ -42,7 +43,7 @@ async def run(cell: Cell) -> Result:
 
 
 def safe_to_fork(url: str) -> str:
-    """Without TLS: a fork while another thread is inside OpenSSL leaves its locks closed, whoever uses it."""
+    """Return the URL without TLS. If a process forks while another thread is inside OpenSSL, its locks stay locked."""
     return url if url.startswith("sqlite") else f"{url}{'&' if '?' in url else '?'}sslmode=disable"
 
 
@@ -75,7 +76,7 @@ class Trying:
 
 
 async def swept(stage: Stage, jobs: Jobs) -> None:
-    """What is left was asked for in some strange way: for a topic that nobody has, or for another century."""
+    """Cancel the jobs that are left. Their topic has no handler, or they are due in another century."""
     for pause in await jobs.topics.paused():
         await jobs.topics.resume(pause.topic)
 
@@ -87,7 +88,7 @@ async def swept(stage: Stage, jobs: Jobs) -> None:
                     with stage.record.operation("cancel", [job.id]):
                         await jobs.cancel(job.id)
                 except REFUSALS:
-                    continue  # someone has just claimed it
+                    continue  # a worker has just claimed it
         return not left.items
 
     await until(empty, what="everything to end", patience=PATIENCE)

@@ -1,9 +1,11 @@
-"""Cuts between PostgreSQL and its clients: connections reset in the middle of a statement; half open, so that they stay
-and nothing passes; a worker that reaches nobody for longer than its lease; the one reply lost that says "committed", of
-an enqueue, a settle, and an application's own transaction; slow and narrow lines.
+"""Cuts between PostgreSQL and its clients:
 
-Every worker has a wire of its own, and so have the clients. Producers repeat what they were told nothing about, with
-the same ids, and each of them is one job.
+- A connection is reset in the middle of a statement. - A connection is half open: it stays, and nothing passes. - A
+worker can't reach the server for longer than its lease. - The reply that says "committed" is lost, of an enqueue, a
+settle, or an application's own transaction. - A line is slow or narrow.
+
+Every worker has its own wire, and the clients share one. Producers repeat an unanswered enqueue with the same ids, and
+each id makes one job.
 """
 
 import asyncio
@@ -23,9 +25,9 @@ from tests.runtime.system.fleet import WorkerProcess
 from tests.waiting import until
 
 WORKERS = 3
-LEASE = 4.0  # longer than usual: on a line that takes 0.2 s for a round trip a heartbeat takes its time
+LEASE = 4.0  # longer than usual: if a round trip takes 0.2 s, a heartbeat is slow
 TIMEOUT = 3.0  # seconds for a statement, and for a connection
-TOLD = 2.0  # seconds after which a caller is told that the outcome is unknown, not 15: so that there are such callers
+TOLD = 2.0  # seconds until OutcomeUnknown, instead of 15: so that some callers get it
 AT_ONCE = 2
 DELAY = 0.1  # seconds, one way
 RATE = 2000.0  # bytes per second
@@ -60,7 +62,7 @@ Cut = tuple[str, Callable[[], Awaitable[None]]]
 
 
 class Cuts:
-    """Where they are made, one at a time in each place."""
+    """Makes the cuts, one at a time on each wire."""
 
     def __init__(self, stage: Stage, client: Wire, workers: dict[Wire, WorkerProcess]) -> None:
         self._stage = stage
@@ -69,7 +71,7 @@ class Cuts:
         self._free = {client, *workers}
 
     def chosen(self, count: int) -> list[Cut]:
-        """Every kind as often, in any order."""
+        """Return cuts in a random order, every kind equally often."""
         kinds: list[Cut] = [
             ("swallowed enqueue", lambda: self._caught("swallow", enqueues, clients=True)),
             ("swallowed settle", lambda: self._caught("swallow", settles)),
@@ -114,14 +116,14 @@ class Cuts:
         self._free.add(wire)
 
     async def _half_open(self, *, clients: bool) -> None:
-        """What is connected goes dead; whoever connects anew is served."""
+        """Make the open connections half open. New connections are served."""
         wire = await self._take(clients=clients)
         frozen = wire.freeze()
         await self._stage.pause(0.5 * LEASE, LEASE)
         await self._noticed(frozen, wire)
 
     async def _cut_off(self) -> None:
-        """For longer than its leases: others take its jobs over."""
+        """Cut a worker off for longer than its leases, so that other workers take its jobs over."""
         wire = await self._take()
         wire.silent = True
         frozen = wire.freeze()
@@ -132,7 +134,8 @@ class Cuts:
         await self._noticed(frozen, wire)
 
     async def _noticed(self, frozen: list[Link], wire: Wire) -> None:
-        """The server gives up on them, and frees what they had locked; the other side must find out by itself."""
+        """End the frozen connections on the server's side, so that the server frees their locks. The clients must find
+        out by themselves."""
         for link in {*frozen, *(link for link in wire.links if link.frozen)}:
             link.lose_server()
         self._free.add(wire)
@@ -153,5 +156,5 @@ class Cuts:
 
 
 def lost(world: World) -> int:
-    """Runs that others took over: their workers could not be heard for a lease."""
+    """Return how many runs were rescued, because their workers could not renew the lease."""
     return sum(step.move == "rescue" and step.version in life.runs for life in world.lives for step in life.steps)

@@ -1,8 +1,8 @@
-"""PostgreSQL goes away under load, and comes back: killed, stopped at once, stopped in good order, brought down by the
-death of one backend; once for longer than a lease. In between single backends are terminated.
+"""PostgreSQL goes away under load, and comes back. It is killed, stopped at once, stopped in good order, or brought
+down by the death of one backend, once for longer than a lease. In between, single backends are terminated.
 
-No worker dies here, so nobody may take a job from anybody: a rescue of a run that had begun robs a live worker. The
-rate of claims is held against what it was before, while there is more work than the workers can do.
+No worker dies here, so no run that had begun may be rescued: that would rob a live worker. There is always more work
+than the workers can do, and the suite compares the rate of claims after each outage with the rate before it.
 """
 
 import asyncio
@@ -30,20 +30,20 @@ from tests.waiting import until
 
 WORKERS, PROCESSES = 3, 2
 LEASE = 4.0
-NAP = 0.3  # seconds: it is their slots that limit the workers, not this machine
-PILE = 1000  # jobs that wait, at least, when the server goes away
-TERMINATED = 3  # backends, before each restart
+NAP = 0.3  # seconds: long enough that the workers' slots are the limit, not this machine
+PILE = 1000  # at least so many jobs wait when the server goes away
+TERMINATED = 3  # backends that are terminated before each restart
 BEFORE, AFTER = 3.0, 4.0  # seconds of undisturbed work
-WINDOW = 1.0  # seconds over which a rate is taken
-RECOVERED = 0.9  # of the rate before
-RECOVERY = 5.0  # seconds in which a quiet machine is there again
-TRIES = 10.0  # per second, of one loop of one worker, while the server is away
+WINDOW = 1.0  # seconds over which a rate is measured
+RECOVERED = 0.9  # share of the rate before the outage
+RECOVERY = 5.0  # seconds in which a quiet machine reaches that rate again
+TRIES = 10.0  # per second: most tries of one loop of one worker, while the server is away
 
 BACKENDS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'rowlock' AND backend_type = 'client backend'"
 
 
 class Outage:
-    """`gone` and `back`: microseconds, when it began, and when connections were welcome again."""
+    """An outage. `gone`: when it began; `back`: when the server took connections again; both in microseconds."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -89,7 +89,7 @@ async def run(cell: Cell) -> Result:
 
 
 def chosen(stage: Stage, count: int) -> list[str]:
-    """Every kind as often, in any order; the one that outlasts leases at least once."""
+    """Return kinds of outages in a random order, all equally often. At least one of them outlasts the leases."""
     kinds = ["long kill", "server kill", "immediate stop", "backend kill", "fast stop"]
     found = [kinds[n % len(kinds)] for n in range(count)]
     stage.chance.shuffle(found)
@@ -112,7 +112,7 @@ async def suffer(stage: Stage, server: PostgresServer, outage: Outage) -> None:
 
 
 async def kill_backend(stage: Stage) -> None:
-    """The server then takes all others down, and recovers. Returns when it has begun to."""
+    """Kill one backend, so that the server ends all others and recovers. Return when that has begun."""
     watch = await asyncpg.connect(stage.direct)
     pids = [row[0] for row in await watch.fetch(BACKENDS)]
     os.kill(stage.chance.choice(pids), signal.SIGKILL)
@@ -140,16 +140,17 @@ async def terminate_one(stage: Stage) -> None:
 
 
 async def pile_up(stage: Stage, load: Load) -> None:
-    """More than the workers can do until the outage is over and the rate was taken."""
+    """Enqueue more jobs than the workers can do until the outage is over and the rate was measured."""
     [(waiting,)] = await stage.tables.fetch("SELECT count(*) FROM _jobs WHERE topic = 'nap' AND status = 'pending'")
     await load.pile("nap", max(0, PILE - waiting))
 
 
-# ── What came of it ──
+# ── The verdict ──
 
 
 def robbed(world: World) -> Iterator[Violation]:
-    """What was claimed and never began is no robbery: the reply to the claim was lost."""
+    """Yield the rescues of runs that had begun. If a claimed run never began, the reply to the claim was lost: that is
+    allowed."""
     for life in world.lives:
         for step in life.steps:
             if step.move == "rescue" and step.version in life.runs:
@@ -158,12 +159,12 @@ def robbed(world: World) -> Iterator[Violation]:
 
 
 def tries(worker: WorkerProcess) -> int:
-    """How often one of its loops has asked in vain, at most."""
+    """Return how often one loop of the worker has failed to reach the server, in its longest series."""
     return max((int(said) for said in re.findall(r"is back after (\d+) failed tries", worker.output)), default=0)
 
 
 def recovery(world: World, outage: Outage) -> float:
-    """Seconds from the server's return until the rate of claims was back."""
+    """Return the seconds from the server's return until the rate of claims was back."""
     gone, back = world.by_database(outage.gone), world.by_database(outage.back)
     assert gone is not None
     assert back is not None

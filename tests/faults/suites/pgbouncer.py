@@ -1,5 +1,5 @@
-"""PgBouncer in transaction mode, with fewer connections to the server than clients have to it. Workers and clients use
-it as docs/stores.md says, and both workers and PgBouncer are killed under load."""
+"""PgBouncer in transaction mode. It has fewer connections to the server than clients have to PgBouncer. Workers and
+clients use it as docs/stores.md says. Both workers and PgBouncer are killed under load."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,8 +17,8 @@ from tests.servers import PostgresServer
 from tests.waiting import until
 
 WORKERS, PROCESSES = 3, 2
-KILLS = 9  # of workers
-DEATHS = 3  # of PgBouncer
+KILLS = 9  # kills of workers
+DEATHS = 3  # kills of PgBouncer
 OPTIONS = "?statement_cache_size=0&listen=off"
 
 
@@ -55,8 +55,8 @@ async def run(cell: Cell) -> Result:
 
 
 def are_started(stage: Stage, url: str) -> bool:
-    """Start again what has ended, as a service manager does: a worker that finds no database when it starts says so
-    and ends."""
+    """Return True if enough processes run. First restart the workers that have ended, as a service manager does: a
+    worker ends if it finds no database at its start."""
     for worker in [one for one in stage.workers if one.process.poll() is not None]:
         assert "can't be reached" in worker.output, worker.output
         stage.workers.remove(worker)
@@ -65,11 +65,11 @@ def are_started(stage: Stage, url: str) -> bool:
 
 
 class Kept(PgBouncer):
-    """It is no promise of ours that PgBouncer never crashes: then it is started again, and counted."""
+    """A PgBouncer that is started again when it crashes. rowlock doesn't promise that PgBouncer never crashes."""
 
     def __init__(self, program: str, server: PostgresServer) -> None:
         super().__init__(program, server)
-        self._using = asyncio.Lock()  # the guard
+        self._using = asyncio.Lock()  # held by the task that starts or kills PgBouncer
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Kept"]:
@@ -86,7 +86,7 @@ class Kept(PgBouncer):
 
     @asynccontextmanager
     async def killed(self) -> AsyncIterator[int]:
-        """Inside, it is away. Tells its pid."""
+        """Kill PgBouncer, and start it again after the block. Yield the pid that it had."""
         async with self._using:
             pid = self.pid
             await asyncio.to_thread(self.kill9)

@@ -1,5 +1,5 @@
-"""Jobs that kill whoever runs them, or eat all its memory, among good ones. Each ends as a dead letter once it has cost
-what it may cost; the good ones are completed, also those that ran beside it; and the workers live on."""
+"""Among good jobs, some jobs kill the worker that runs them, or use up its memory. Each such job becomes a dead letter
+when all its tries are charged. The good jobs are completed, also those that ran beside it, and the workers live on."""
 
 import asyncio
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ async def run(cell: Cell) -> Result:
 
 
 async def administer(stage: Stage, jobs: Jobs, count: int, ids: IdMaker) -> dict[str, int]:
-    """How often each may be tried again, by its id."""
+    """Enqueue jobs that do harm. Return the number of retries of each, by its id."""
     doses: dict[str, int] = {}
     for n in range(count):
         topic, job_id, retries = POISONS[n % len(POISONS)], ids.one(), stage.chance.randrange(3)
@@ -69,7 +69,7 @@ def died(world: World, doses: dict[str, int]) -> Iterator[Violation]:
 
 
 def charged(life: Life) -> int:
-    """Runs that it was made to pay for, the last one included."""
+    """Return how many runs were charged, including the last one."""
     return sum(
         step.move == "fail"
         or (step.move == "rescue" and step.before is not None and step.before["started_at"] is not None)

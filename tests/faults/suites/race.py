@@ -1,4 +1,4 @@
-"""Sixteen connections in four processes claim the same jobs, in batches of any size: each job goes to one of them."""
+"""Sixteen connections in four processes claim the same jobs, in batches of any size. Each job goes to one of them."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ async def launch(stage: Stage, seed: int) -> Process:
 
 
 def wrong(ids: set[str], claims: list[tuple[str, str, int]]) -> list[Violation]:
-    """By what the racers say themselves."""
+    """Return the violations that the racers' own lists of claims show."""
     times = Counter(job_id for _, job_id, _ in claims)
     found = [Violation("RACE", one, f"was claimed {times[one]} times") for one in ids if times[one] != 1]
     found += [Violation("RACE", one, "was claimed, and nobody has enqueued it") for one in times.keys() - ids]

@@ -1,6 +1,6 @@
-"""Workers over HTTP (the example in plain Python), in processes of their own: killed, frozen for two to five leases,
-and cut off, because the server that they talk to is killed and started again. Nobody else works here: the server takes
-back what is left behind."""
+"""Workers over HTTP (the example in plain Python) in their own processes. They are killed, frozen for two to five
+leases, and cut off, because their server is killed and started again. There are no other workers: the server takes back
+the jobs of lost workers."""
 
 import asyncio
 import os
@@ -21,14 +21,15 @@ from tests.faults.suites import Cell
 from tests.waiting import until
 
 WORKERS = 4
-TRUST = 15.0  # seconds until a server that has just started rescues anybody's jobs
-SERVER_KILLS = 0.1  # of all faults
+TRUST = 15.0  # seconds until a server that has just started rescues jobs
+SERVER_KILLS = 0.1  # share of faults that kill the server
 
 Process = subprocess.Popen[bytes]
 
 
 class Remote:
-    """The server, and the workers that talk to it: here, the example. `app`: whose policies the server knows."""
+    """The server, and the workers that talk to it: here, the example. `app`: the server knows the policies of its
+    tasks."""
 
     def __init__(self, stage: Stage, token: str, *, app: str | None = None) -> None:
         self.stage = stage
@@ -37,7 +38,7 @@ class Remote:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.workers: list[Process] = []
-        self.in_trouble: set[int] = set()  # pids that suffer something else already
+        self.in_trouble: set[int] = set()  # pids that suffer a fault already
         self.serve()
 
     def start(self, *command: str, **environ: str) -> Process:
@@ -56,7 +57,8 @@ class Remote:
         self.workers.append(self.start(sys.executable, worker, "greet", **environ))
 
     async def busy(self, topic: str | None = None) -> Process | None:
-        """Return a worker that holds a job, of this topic, at this moment, and suffers nothing else."""
+        """Return a worker that holds a job (of this topic) at this moment, and suffers no fault; None if there is
+        none."""
         rows = await self.stage.tables.fetch("SELECT locked_by, topic FROM _jobs")
         names = [name for name, its in rows if name and topic in (None, its)]
         found = [
@@ -68,14 +70,14 @@ class Remote:
 
     @asynccontextmanager
     async def victim(self) -> AsyncIterator[Process]:
-        """A busy worker, which suffers nothing else during the block."""
+        """Yield a busy worker. It suffers no other fault during the block."""
         worker = await until(self.busy, what="somebody to work", patience=PATIENCE)
         with self.trouble(worker):
             yield worker
 
     @contextmanager
     def trouble(self, worker: Process) -> Iterator[None]:
-        """The worker suffers nothing else during the block."""
+        """The worker suffers no other fault during the block."""
         self.in_trouble.add(worker.pid)
         try:
             yield
@@ -83,21 +85,21 @@ class Remote:
             self.in_trouble.discard(worker.pid)
 
     async def kill_server(self) -> None:
-        """And start it again, within a lease."""
+        """Kill the server, and start it again within a lease."""
         self.server.kill()
         self.server.wait()
         await self.stage.pause(0.0, LEASE)
         self.serve()
 
     def kill(self, worker: Process) -> None:
-        """kill -9; another worker takes its place."""
+        """Kill the worker by SIGKILL, and start another one in its place."""
         self.stage.kill(worker.pid)
         worker.wait()
         self.workers.remove(worker)
         self.hire()
 
     async def freeze(self, worker: Process) -> None:
-        """For longer than its leases: other workers take its jobs over."""
+        """Freeze the worker for longer than its leases, so that other workers take its jobs over."""
         self.stage.record.fault("stop", worker.pid)
         worker.send_signal(signal.SIGSTOP)
         await self.stage.pause(2 * LEASE, 5 * LEASE)

@@ -1,10 +1,10 @@
-"""Five schedulers at once, about thirty schedules with all policies, and an operator who puts, edits, pauses, resumes,
-deletes, runs and backfills them. Workers are killed and frozen, PostgreSQL is killed and restarted, clocks are set by
-an hour, and once nobody is there for three hours, in which the clocks of Berlin may change. Each nominal time is
-decided once, as the policies say, and makes at most one job (S14).
+"""Five workers fire about thirty schedules with all policies. An operator puts, edits, pauses, resumes, deletes, runs
+and backfills schedules. Workers are killed and frozen, PostgreSQL is killed and restarted, and clocks are moved by an
+hour. Once no worker runs for three hours, in which the clocks of Berlin may change. Each nominal time is decided once,
+as the policies say, and makes at most one job (S14).
 
-The database's clock is moved by the shim: that of PostgreSQL's processes, or, for SQLite, that of all workers and the
-operator together. On PostgreSQL each worker has a clock of its own, which is set all the time.
+The clock shim moves the database's clock: that of PostgreSQL's processes, or, for SQLite, that of all workers and the
+operator together. On PostgreSQL each worker has its own clock, which is set all the time.
 """
 
 import asyncio
@@ -41,25 +41,25 @@ from tests.waiting import until
 
 APP = "tests.faults.schedules_app:jobs"
 WORKERS = 5
-MACHINES = 0.4  # of all kills
+MACHINES = 0.4  # share of kills that kill a supervisor and its children
 AWAY = 3 * HOUR
-SETTLED = 30.0  # seconds in which what is due is decided, after faults have ended
-LOCKED_FOR = 14.0  # seconds; the server ends silent transactions after 10
+SETTLED = 30.0  # seconds in which all due times are decided, after the faults have ended
+LOCKED_FOR = 14.0  # seconds; the server ends idle transactions after 10
 STALLED = (
     "SELECT client_port FROM pg_stat_activity WHERE application_name = 'rowlock' AND wait_event = 'PgSleep' LIMIT 1"
 )
-# A scheduler's transaction lasts for as long as the table says.
+# A trigger makes a scheduler's transaction last as long as the table `stalled` says.
 STALLING = (
     "CREATE TABLE stalled (seconds float8)",
     """CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN PERFORM pg_sleep(seconds) FROM stalled; RETURN NULL; END $$""",
     "CREATE TRIGGER stall BEFORE INSERT ON _jobs_fires FOR EACH STATEMENT EXECUTE FUNCTION stall()",
 )
-# Those of the checker that neither compare times of the database's clock, which is set here, nor look for a client who
-# has asked for the job.
+# Only some of the checker's invariants apply. The database's clock is moved here, so no times can be compared. And no
+# client has asked for these jobs.
 INVARIANTS = ("S3", "S4", "S6", "S7", "S8", "S13", "S15", "X1", "X2")
 
-# What the clock shows when a run begins: nothing special, or two and a half hours before Berlin changes its clocks.
+# The database's time when a run begins: the real one, or two and a half hours before Berlin changes its clocks.
 BEGINNINGS = (None, datetime(2027, 3, 27, 22, 30, tzinfo=UTC), datetime(2026, 10, 24, 22, 30, tzinfo=UTC))
 
 
@@ -82,7 +82,7 @@ async def run(cell: Cell) -> Result:
 
 
 class Scene:
-    """`clock`: the database's. `clocks`: of the workers."""
+    """A stage with an operator and clocks. `clock` is the database's clock, `clocks` are those of the workers."""
 
     def __init__(self, stage: Stage, server: PostgresServer | None, clock: Clock, clocks: list[Clock]) -> None:
         self.stage = stage
@@ -96,12 +96,12 @@ class Scene:
         self._names: list[str] = []
         self._restless: list[str] = []
         self._asleep: set[int] = set()
-        self._numbers: dict[int, int] = {}  # by pid: which clock a worker has
+        self._numbers: dict[int, int] = {}  # by pid: the number of the worker's clock
         self._new = 0
         self.answers: Counter[str] = Counter()
         self.settled_after = self.locked_for = 0.0
 
-    # ── The play ──
+    # ── The run ──
 
     async def play(self) -> None:
         await schedules_judge.watch(self.stage.tables)
@@ -130,7 +130,7 @@ class Scene:
     async def judged(self, result: Result) -> Result:
         stage = self.stage
         history = await stage.collect(at_rest=False)
-        del history.settings["monotonic_offset"]  # the database's clock was set: no other one can be held against it
+        del history.settings["monotonic_offset"]  # no clock can be compared with the database's: that was moved
         world = World(schedules_judge.without_marks(history))
         for name in INVARIANTS:
             result.violations += [Violation(name, *found) for found in checker.INVARIANTS[name](world)]
@@ -158,7 +158,7 @@ class Scene:
         return worker
 
     async def _all_at_work(self) -> None:
-        """Until each has a process that has reported to the database."""
+        """Wait until each worker has a process that is registered in the database."""
 
         async def found() -> bool:
             rows = await self.stage.tables.fetch("SELECT pid FROM _jobs_workers")
@@ -168,7 +168,7 @@ class Scene:
         await self.stage.fleet.until(found, what="all workers to work", patience=PATIENCE)
 
     async def _kill_and_freeze(self, *, kills: int, zombies: int, restarts: int) -> None:
-        """All of it in any order; zombies sleep while the rest goes on."""
+        """Make all these faults in a random order. Frozen workers sleep while the other faults go on."""
         faults = ["kill"] * kills + ["zombie"] * zombies + ["restart"] * (restarts if self._server else 0)
         self.chance.shuffle(faults)
         sleeping = []
@@ -212,7 +212,7 @@ class Scene:
         self._asleep.discard(pid)
 
     async def _freeze_in_transaction(self) -> None:
-        """Stop a worker while it has locked the schedules that are due. The server must free them."""
+        """Freeze a worker while it has locked the schedules that are due. The server must free them."""
         tables = self.stage.tables
         await tables.execute("INSERT INTO stalled VALUES (1.0)")
         [(port,)] = await until(lambda: tables.fetch(STALLED), what="a scheduler to be in a transaction")
@@ -238,7 +238,7 @@ class Scene:
     # ── Clocks ──
 
     async def _set_the_clock(self) -> None:
-        """The database's: an hour back, right again, and an hour ahead, where it stays."""
+        """Set the database's clock an hour back, then right again, then an hour ahead, where it stays."""
         self._set(self._clock, self._base - HOUR)
         await asyncio.sleep(4.0)
         self._set(self._clock, self._base)
@@ -247,7 +247,7 @@ class Scene:
         await asyncio.sleep(3.0)
 
     async def _step_workers(self) -> None:
-        """Each worker's, if it is not the database's."""
+        """Set each worker's clock again and again, if it is not the database's clock."""
         while True:
             for clock in self._clocks:
                 if clock is not self._clock:
@@ -259,7 +259,7 @@ class Scene:
         clock.wrong = wrong
 
     async def _be_away(self) -> None:
-        """No worker for three hours, in which an operator edits, pauses and deletes."""
+        """Stop all workers for three hours, in which an operator edits, pauses and deletes schedules."""
         workers = list(self.stage.workers)
         self.chance.shuffle(workers)
         for worker in workers[:3]:
@@ -270,13 +270,13 @@ class Scene:
         if self._server is not None:
             await suffer(self.stage, self._server, Outage("server kill"))
         await self._tell("put", "every-5-all", definition=defined({"every": 4.0}, missed="all", most=7))
-        await self._tell("put", "every-2-last", definition=defined({"every": 2.0}, missed="skip"))  # the same times
+        await self._tell("put", "every-2-last", definition=defined({"every": 2.0}, missed="skip"))  # same times
         await self._tell("resume", "every-3-all")
         await self._tell("pause", "every-4-last")
         await self._tell("delete", "every-5-skip")
 
     async def _settle(self) -> None:
-        """Until nothing is due. Later times go on being decided."""
+        """Wait until every time that is due now is decided. Later times are decided meanwhile."""
         began = time.monotonic()
         wanted = (self._clock.wrong + time.time()) * 1e6
         at = "next_run_at" if self.stage.store == "sqlite" else "_jobs_us(next_run_at)"
@@ -310,7 +310,7 @@ class Scene:
         return self._clocks[0].env
 
     async def _tell(self, verb: str, name: str, **more: Any) -> str:
-        """Return what the operator was told: ok, or what went wrong."""
+        """Give the operator an order. Return its answer: ok, or the error."""
         assert self._operator is not None
         assert self._operator.stdin is not None
         assert self._operator.stdout is not None
@@ -331,7 +331,7 @@ class Scene:
 
     @asynccontextmanager
     async def _restlessness(self) -> AsyncIterator[None]:
-        """While the block runs, the operator changes some of the schedules, and the workers' clocks are set."""
+        """While the block runs, the operator changes some schedules, and the workers' clocks are set."""
         over = asyncio.Event()
         stepping = asyncio.ensure_future(self._step_workers())
         async with asyncio.TaskGroup() as group:
@@ -375,7 +375,7 @@ class Scene:
 
 
 def schedules(turn: int, now: float) -> list[tuple[str, dict[str, Any]]]:
-    """Return names and definitions. `turn`: how the policies are combined."""
+    """Return names and definitions of schedules. `turn` decides how the policies are combined."""
     policies = ["allow", "reject", "queue", "replace"]
     found: list[tuple[str, dict[str, Any]]] = []
     for seconds in range(1, 6):
@@ -434,7 +434,7 @@ def ports(pid: int) -> set[int]:
 
 
 def clock_folder() -> Path:
-    """Return a new folder. PostgreSQL runs as another user, who must be able to read the shim."""
+    """Return a new folder. Every user may read it, because PostgreSQL runs as another user and must load the shim."""
     folder = Path(tempfile.mkdtemp(prefix="rowlock-clocks-"))
     folder.chmod(0o755)
     return folder
@@ -442,7 +442,7 @@ def clock_folder() -> Path:
 
 @asynccontextmanager
 async def furnished(cell: Cell) -> AsyncIterator[Scene]:
-    """A database whose clock can be set, and clocks for the workers."""
+    """Yield a scene: a stage on a database whose clock can be set, and clocks for the workers."""
     beginning = BEGINNINGS[cell.seed % len(BEGINNINGS)]
     base = 0.0 if beginning is None else beginning.timestamp() - time.time()
     place = clock_folder()

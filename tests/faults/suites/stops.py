@@ -1,6 +1,6 @@
-"""SIGTERM where stopping is hard: while the database does not answer (a frozen process holds SQLite's write lock, or a
-session a lock on PostgreSQL's table), and on a machine whose cores have other work. The worker is gone within its grace
-and a second. Where the database answers, it leaves no lease behind."""
+"""SIGTERM when stopping is hard: while the database does not answer, and on a busy machine. A frozen process holds
+SQLite's write lock, or a session locks PostgreSQL's table. The worker is gone within its grace and a second. If the
+database answers, the worker leaves no lease behind."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from tests.faults.suites.deploys import have_long_ones
 from tests.proof.history import Violation
 from tests.waiting import until
 
-LATE = 1.0  # seconds that a busy machine may be late in telling that a process has ended
+LATE = 1.0  # seconds that a busy machine may be late in reporting the end of a process
 _HOLD_LOCK = """
 import os, signal, sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
@@ -77,7 +77,7 @@ class Stops:
             self.violations.append(Violation("STOP", None, f"{leases} leases are left behind on a busy machine"))
 
     async def _work(self) -> None:
-        """A worker that has jobs which take longer than its grace."""
+        """Start a worker, and let it begin jobs that take longer than its grace."""
         await self._stage.start_workers(1)
         await have_long_ones(self._stage, self._jobs)
         await until(self._stage.busy_process, what="somebody to work", patience=PATIENCE)
@@ -95,7 +95,7 @@ class Stops:
 
 @asynccontextmanager
 async def locked(stage: Stage) -> AsyncIterator[None]:
-    """Nobody can change a job."""
+    """During the block, no process can change a job."""
     if stage.store == "postgres":
         connection = await asyncpg.connect(stage.direct)
         await connection.execute("BEGIN; LOCK TABLE _jobs IN ACCESS EXCLUSIVE MODE")
@@ -117,7 +117,7 @@ async def locked(stage: Stage) -> AsyncIterator[None]:
 
 @contextmanager
 def burning() -> Iterator[None]:
-    """Twice as many processes as there are cores do nothing but work."""
+    """During the block, twice as many processes as there are cores run a busy loop."""
     burners = [subprocess.Popen([sys.executable, "-c", _BURN]) for _ in range(2 * (os.cpu_count() or 1))]
     try:
         yield

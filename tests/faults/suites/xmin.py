@@ -1,5 +1,5 @@
-"""A snapshot that somebody holds open: nothing that has ended since can be vacuumed away, and every claim has to find
-its way past it. Meanwhile workers die."""
+"""A session holds an old snapshot open. So PostgreSQL can't vacuum away the rows of jobs that have ended since, and
+every claim must get past them. Meanwhile workers die."""
 
 import asyncio
 import statistics
@@ -44,7 +44,7 @@ async def run(cell: Cell) -> Result:
 
 @asynccontextmanager
 async def pinned(stage: Stage) -> AsyncIterator[None]:
-    """While the block runs, the database keeps every row that anyone saw at its beginning, and all that came after."""
+    """While the block runs, the database keeps every row version that was visible at its beginning or came later."""
     old: Any = {"isolation": "repeatable_read", "readonly": True}
     async with connected(stage.direct) as connection, connection.transaction(**old):
         stage.record.fault("snapshot", "held")
@@ -61,7 +61,7 @@ async def kill_one(stage: Stage) -> None:
 
 
 def thirds(world: World, began: int, ended: int) -> dict[str, float]:
-    """How many claims there were a second, and how long jobs had been due by then, at the beginning and at the end."""
+    """Return, for the first and the last third of that time, claims per second, and how long jobs had been due."""
     start, end = world.by_database(began), world.by_database(ended)
     assert start is not None
     assert end is not None

@@ -1,4 +1,5 @@
-"""SIGSTOP for two to five leases: others take the jobs over, and whatever the zombie says when it wakes is refused."""
+"""SIGSTOP freezes a worker for two to five leases. Other workers take its jobs over. When it wakes (a zombie), the
+store refuses everything that it writes for these jobs."""
 
 import asyncio
 import os
@@ -12,7 +13,7 @@ from tests.faults.stage import LEASE, Stage
 from tests.faults.suites import Cell
 
 WORKERS = 3
-AT_ONCE = 2  # so that someone is always awake
+AT_ONCE = 2  # so that a worker is always awake
 
 
 async def run(cell: Cell) -> Result:
@@ -47,7 +48,7 @@ async def freeze(stage: Stage, asleep: set[int], times: int) -> None:
 
 
 def stale(stage: Stage) -> int:
-    """Runs that came to their end after the job had begun another one: each of them had something to say."""
+    """Return how many runs ended after the job's next run had begun: each had an outcome that must be refused."""
     history = stage.histories[-1]
     newest: dict[str, int] = {}
     for run in history.executions:

@@ -1,4 +1,4 @@
-"""An application whose handlers do to their process what handlers do."""
+"""An application whose handlers harm their process in the ways in which real handlers do."""
 
 import asyncio
 import atexit
@@ -21,7 +21,7 @@ from rowlock.errors import Cancelled, Final, Snooze
 
 jobs = Jobs("sqlite:///deeds.db")
 
-SEEN: list[str] = []  # by the middleware
+SEEN: list[str] = []  # topics that the middleware has seen
 
 
 @jobs.on_run
@@ -49,7 +49,7 @@ def surroundings() -> dict[str, Any]:
 
 @jobs.task(process=True)
 def guard(ctx: Context) -> dict[str, Any]:
-    """By which its transactions are fenced."""
+    """Return the id, the version and the worker by which the transactions of this run are fenced."""
     return {name: getattr(ctx._guard(), name) for name in ("id", "version", "worker")}
 
 
@@ -214,7 +214,7 @@ def leave_a_child_that_holds_all(file: str) -> None:
 def come_back_twice() -> int:
     copy = os.fork()
     if copy:
-        os.waitpid(copy, 0)  # it comes back first
+        os.waitpid(copy, 0)  # the copy returns first
     return os.getpid()
 
 
@@ -248,7 +248,7 @@ def stay() -> int:
 
 @jobs.task(process=True)
 def interrupt_itself() -> list[int]:
-    """What this process and one that it starts make of Ctrl-C."""
+    """Send Ctrl-C to this process and to one that it starts. Return this pid and the other's exit code."""
     os.kill(os.getpid(), signal.SIGINT)
     other = subprocess.run(
         [sys.executable, "-c", "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"],
@@ -259,7 +259,7 @@ def interrupt_itself() -> list[int]:
 
 @jobs.task(process=True)
 def write_into_the_socket() -> None:
-    for link in list(Path("/proc/self/fd").iterdir()):  # a worker with many files has given it a high number
+    for link in list(Path("/proc/self/fd").iterdir()):  # the socket has a high number if the worker has many files
         try:
             if int(link.name) > 2 and str(link.readlink()).startswith("socket:"):
                 os.write(int(link.name), b"\xff" * 64)

@@ -1,10 +1,10 @@
 """A job of five steps, and one that is undone, in a worker that kills itself (SIGKILL) at a named moment.
 
-test_steps_kill.py runs it: `from tests.runtime.apps import step_kills; step_kills.main()`. Its orders are in the
-environment.
+test_steps_kill.py runs it: `from tests.runtime.apps import step_kills; step_kills.main()`. Environment variables say
+where the worker kills itself.
 
-The trap stands at the boundary to the drivers: it sees the marks that a connection sends, and the COMMIT after them. It
-notes what it has seen in a file, before it kills.
+The trap wraps the database drivers: it sees the step marks that a connection sends, and the COMMIT after them. Before
+it kills the process, it writes what it has seen into a file.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ jobs = Jobs(URL)
 
 
 def note(file: str, line: str) -> None:
-    """For good: the next line may be the last of this process."""
+    """Append the line to the file and sync it to the disk, because the process may be killed right after."""
     fd = os.open(FOLDER / file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(fd, f"{line}\n".encode())
     os.fsync(fd)
@@ -48,7 +48,7 @@ def spring(moment: str) -> None:
 
 def die() -> NoReturn:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is not None and spec.name == "rowlock.runtime.child":  # a suspect: its worker dies with it
+    if spec is not None and spec.name == "rowlock.runtime.child":  # the run of a suspect: its worker dies too
         os.kill(os.getppid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("a killed process goes on")
@@ -58,14 +58,14 @@ def die() -> NoReturn:
 
 
 def marked(text: object) -> str | None:
-    """The step whose end a statement stores, by its parameter."""
+    """Return the step whose end a statement with this parameter stores, or None."""
     if isinstance(text, str) and '"marks"' in text and any(f'"{end}"' in text for end in ENDS):
         return next(name for name in (*STEPS, *SAGA) if f'"name":"{name}"' in text)
     return None
 
 
 class TrappingSqlite(sqlite3.Connection):
-    """Mixed into whatever class the store asks for."""
+    """A mixin for the connection class that the store asks for."""
 
     step: str | None = None
 
@@ -98,11 +98,11 @@ def trap_sqlite() -> None:
     connect._connect = trapping
 
 
-in_transaction: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # by connection: what it has stored
+in_transaction: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # by connection: the step that it has stored
 
 
 def trap_postgres(name: str) -> None:
-    """A statement outside of a transaction commits by itself."""
+    """Set the trap on this method of asyncpg. A statement outside of a transaction commits by itself."""
     call: Callable[..., Any] = getattr(asyncpg.Connection, name)
 
     @functools.wraps(call)

@@ -1,6 +1,6 @@
 """The application of these tests. Each test's folder gets a copy: `rowlock worker app:jobs` runs there.
 
-Whatever a handler does is written down in runs/<pid>, one line each, before and after.
+Handlers write a line into runs/<pid> before and after their work.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def short(job: Job, seconds: float) -> None:
 
 @jobs.task
 async def nap(job: Job, seconds: float, again: float | None = None) -> dict[str, Any]:
-    """`again`: seconds of every run but the first."""
+    """Sleep. `again`: the seconds of every run but the first."""
     note("began", job)
     try:
         await asyncio.sleep(seconds if again is None or job.version == 1 else again)
@@ -64,7 +64,7 @@ def doze(job: Job, seconds: float) -> dict[str, Any]:
 
 @jobs.task
 def watchful(job: Job, ctx: Context, seconds: float, again: float | None = None) -> dict[str, Any]:
-    """In a thread; asks whether it may go on, and writes down why not."""
+    """Run in a thread and ask all the time whether the run may go on. Write a line if the lease is lost."""
     note("began", job)
     end = time.monotonic() + (seconds if again is None or job.version == 1 else again)
     try:
@@ -91,7 +91,7 @@ def toil(job: Job, seconds: float) -> dict[str, Any]:
 
 @jobs.task
 async def block(job: Job, seconds: float) -> None:
-    """Blocks the event loop, as nobody should."""
+    """Block the event loop, which no handler should do."""
     note("began", job)
     time.sleep(seconds)  # noqa: ASYNC251 - that is the point
     note("ended", job)
@@ -99,7 +99,7 @@ async def block(job: Job, seconds: float) -> None:
 
 @jobs.task
 def seize(job: Job, seconds: int) -> None:
-    """In a thread, and yet no other thread of the process gets to run: a C extension that keeps the interpreter."""
+    """Run in a thread and hold the GIL, as a C extension may: no other thread of the process gets to run."""
     note("began", job)
     ctypes.PyDLL(None).sleep(seconds)
 
@@ -181,7 +181,7 @@ def careful(ctx: SyncContext, until: str) -> None:
 
 @jobs.task(process=True, max_retries=3, retry=Delays((0.0,)))
 def mortal(ctx: SyncContext) -> str:
-    """Its child process dies after the first step, once."""
+    """Kill the child process after the first step, once."""
     ctx.step(plain, "first")
     if ctx.job.version == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -235,7 +235,7 @@ def swallow_wait(ctx: SyncContext) -> None:
 
 @jobs.task(max_retries=3, retry=Delays((0.0,)))
 async def mortal_wait(ctx: Context) -> list[int]:
-    """Its worker dies when it has read one signal and is about to wait for the next, once."""
+    """Kill the worker, once, when this run has read one signal and is about to wait for the next."""
     first = await ctx.wait_for(decision)
     try:
         return [first, await ctx.wait_for(decision)]

@@ -1,4 +1,4 @@
-"""Real workers for tests: `rowlock worker app:jobs` in processes of their own, and what they leave behind."""
+"""Start real workers for tests (`rowlock worker app:jobs` in their own processes), and check what they leave behind."""
 
 import asyncio
 import json
@@ -25,12 +25,12 @@ from tests.waiting import PATIENCE, until
 
 APP = Path(__file__).with_name("app.py")
 MARK = "ROWLOCK_SYSTEM_TEST"  # in the environment of every process that a test starts
-SLACK = 15.0  # seconds by which a busy machine may be late; who waits for a job, or an answer, takes a minute
+SLACK = 15.0  # seconds by which a busy machine may be late; waits for jobs and answers take up to PATIENCE
 SHORT = ("--lease", "2s", "--poll", "200ms", "--grace", "1s")
 
 
 class Noted(NamedTuple):
-    """What a handler wrote down: see app.py."""
+    """A line that a handler wrote: see app.py."""
 
     word: str
     id: str
@@ -39,7 +39,7 @@ class Noted(NamedTuple):
 
 
 class WorkerProcess:
-    """`rowlock worker`: the supervisor, and what it has said."""
+    """A `rowlock worker`: its supervisor process and its output."""
 
     def __init__(self, folder: Path, options: Sequence[str], env: dict[str, str], app: str) -> None:
         self._output = folder / f"worker-{uuid4().hex[:6]}.log"
@@ -66,12 +66,12 @@ class WorkerProcess:
         self.process.send_signal(number)
 
     async def ended(self) -> int:
-        """Its exit code."""
+        """Wait until the worker has ended. Return its exit code."""
         await until(lambda: self.process.poll() is not None, what="the worker to end")
         return self.process.returncode
 
     async def stopped(self) -> int:
-        """Told to stop politely; its exit code."""
+        """Send SIGTERM and wait until the worker has ended. Return its exit code."""
         self.signal(signal.SIGTERM)
         return await self.ended()
 
@@ -91,7 +91,7 @@ class Fleet:
     # ── Processes ──
 
     def launch(self, *options: str, app: str = "app:jobs", **env: str) -> WorkerProcess:
-        """Start it, and don't wait."""
+        """Start a worker without waiting for it. Return the worker."""
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROWLOCK_", "COV_"))}
         environ |= {"ROWLOCK_URL": self.url, MARK: self._mark, **env}
         worker = WorkerProcess(self.folder, options, environ, app)
@@ -99,13 +99,13 @@ class Fleet:
         return worker
 
     async def start(self, *options: str, processes: int = 1, app: str = "app:jobs", **env: str) -> WorkerProcess:
-        """Start it, and wait until every process of it has reported to the database."""
+        """Start a worker, and wait until each of its processes has reported to the database. Return the worker."""
         worker = self.launch(*(options or SHORT), "--processes", str(processes), app=app, **env)
         await self.working(worker, processes)
         return worker
 
     async def working(self, worker: WorkerProcess, count: int = 1, *, without: Set[int] = frozenset()) -> set[int]:
-        """The pids of its processes, once `count` of them work; `without`: those that were there before."""
+        """Wait until `count` processes of the worker work. Return their pids. `without`: pids that don't count."""
 
         async def found() -> set[int] | None:
             assert worker.process.poll() is None, "the worker has ended"
@@ -117,7 +117,7 @@ class Fleet:
         return pids
 
     def marked(self) -> set[int]:
-        """Every process that descends from one that we have started."""
+        """Return the pids of all processes that descend from a process that this fleet has started."""
         if Path("/proc/self/environ").exists():
             found = set()
             wanted = f"{MARK}={self._mark}".encode()
@@ -133,7 +133,7 @@ class Fleet:
         await self.until(lambda: not self.marked(), what="every process to end")
 
     def kill_all(self) -> set[int]:
-        """Whoever still runs."""
+        """Kill the processes that still run. Return their pids."""
         killed: set[int] = set()
         while left := self.marked():
             killed |= left
@@ -146,7 +146,7 @@ class Fleet:
         return killed
 
     async def healthy(self, port: int, status: int = 200) -> None:
-        """Until --health-port answers so."""
+        """Wait until --health-port answers with this status."""
 
         async def asked() -> bool:
             return await health(port) == status
@@ -166,7 +166,7 @@ class Fleet:
         return ids
 
     async def ended(self, *ids: str) -> list[Job]:
-        """The jobs, once all of them have ended."""
+        """Wait until all these jobs have ended. Return them."""
 
         async def found() -> list[Job] | None:
             jobs = [await self.jobs.get(one) for one in ids]
@@ -176,7 +176,7 @@ class Fleet:
         return ended
 
     async def live(self) -> int:
-        """Jobs that have not ended."""
+        """Return the number of jobs that have not ended."""
         [(count,)] = await self.fetch(
             "SELECT count(*) FROM _jobs WHERE status NOT IN ('failed', 'expired', 'cancelled')"
         )
@@ -215,7 +215,7 @@ class Fleet:
         return sorted((one for one in self.noted(word) if one.id == job_id), key=lambda one: one.version)
 
     async def begun(self, *ids: str, version: int = 1) -> None:
-        """Until the handlers of these jobs run."""
+        """Wait until the handlers of these jobs have begun, in this version or a later one."""
         wanted = set(ids)
         await self.until(
             lambda: wanted <= {one.id for one in self.noted() if one.version >= version}, what="handlers to begin"
@@ -235,7 +235,7 @@ class Fleet:
 
 
 async def health(port: int) -> int:
-    """The HTTP status that --health-port answers; 0 while nobody does."""
+    """Return the HTTP status of --health-port, or 0 while no process answers."""
 
     def ask() -> int:
         try:
@@ -253,7 +253,7 @@ async def health(port: int) -> int:
 
 @asynccontextmanager
 async def opened(url: str, folder: Path) -> AsyncIterator[Fleet]:
-    """At the end every process is gone; whoever had to be killed, after a test that passed, is a failure."""
+    """Yield a fleet. At the end, stop its workers: if the test has passed, a process that does not end is a failure."""
     async with Jobs(url) as jobs:
         fleet = Fleet(url, folder, jobs)
         try:

@@ -10,17 +10,18 @@ from tests.runtime.system.fleet import SHORT, Fleet, WorkerProcess
 
 pytestmark = pytest.mark.timeout(180)
 
-LONG_LEASE = ("--lease", "10m", "--poll", "200ms", "--grace", "1s")  # what is rescued before is not rescued by time
+LONG_LEASE = ("--lease", "10m", "--poll", "200ms", "--grace", "1s")  # an earlier rescue is not due to the lease
 
 
 async def test_the_jobs_of_a_machine_that_died_run_elsewhere(postgres_fleet: Fleet) -> None:
-    """Supervisor and children at once: nobody is left who could tell, so the leases run out."""
+    """The supervisor and its children die at once. No process is left that could report the deaths, so the jobs wait
+    until their leases run out."""
     fleet = postgres_fleet
     worker = await fleet.start(*SHORT, "--concurrency", "2", processes=2)
     ids = await fleet.enqueue_many(4, "nap", {"seconds": 60.0})
     await fleet.begun(*ids)
     survivor = await fleet.start()
-    mine = await fleet.enqueue("nap", {"seconds": 9.0})  # the others have no slot for it
+    mine = await fleet.enqueue("nap", {"seconds": 9.0})  # the other processes have no free slot for it
     await fleet.begun(mine)
     for pid in [worker.pid, *worker.children()]:
         os.kill(pid, signal.SIGKILL)
@@ -34,7 +35,7 @@ async def test_the_jobs_of_a_machine_that_died_run_elsewhere(postgres_fleet: Fle
 
 
 async def test_after_a_second_crash_a_job_waits_as_its_task_says(fleet: Fleet) -> None:
-    """Not for minutes, as by default. Whoever rescues it need not know the task."""
+    """The job does not wait for minutes, which is the default. The worker that rescues it need not have the task."""
     job_id = await fleet.enqueue("stubborn")
     for version in (1, 2):
         await fleet.start(*SHORT)
@@ -70,11 +71,11 @@ async def test_a_dead_process_is_replaced_and_its_jobs_do_not_wait_for_their_lea
         assert "killed by SIGKILL" in rescued.data["error"]
     others = await fleet.ended(*waiting)
     assert {(job.status, job.version, job.retries) for job in others} == {(Status.COMPLETED, 1, 0)}
-    assert info.name not in {worker.name for worker in await fleet.jobs.workers.list()}  # it has been taken off
+    assert info.name not in {worker.name for worker in await fleet.jobs.workers.list()}  # it is off the register
 
 
 async def test_a_process_that_cannot_be_replaced_for_a_while_is_replaced_later(sqlite_fleet: Fleet) -> None:
-    """In the middle of a deploy, say: those that work go on, and the new one gets there in the end."""
+    """This may happen during a deploy. The other processes go on, and the new process starts in the end."""
     fleet = sqlite_fleet
     worker = await fleet.start(*LONG_LEASE, processes=2)
     victim, other = await fleet.working(worker, 2)
@@ -114,7 +115,8 @@ async def steady(fleet: Fleet, worker: WorkerProcess) -> None:
     indirect=["fleet"],
 )
 async def test_a_job_that_kills_its_process_ends_alone(fleet: Fleet, how: str, sign: str) -> None:
-    """The first time it takes its neighbours with it; then it is a suspect, and runs where it can harm nobody."""
+    """The first run also kills the other runs in its process. Then the job is a suspect and runs in a child process,
+    where it can't harm other runs."""
     before = await fleet.enqueue_many(250, "quick")
     guilty = await fleet.enqueue("poison", {"how": how}, max_retries=1)
     after = await fleet.enqueue_many(250, "quick")
@@ -131,7 +133,8 @@ async def test_a_job_that_kills_its_process_ends_alone(fleet: Fleet, how: str, s
 
 
 async def test_who_was_claimed_beside_it_and_had_not_begun_is_not_charged(fleet: Fleet) -> None:
-    """They were to start at once, so the claim itself was their start mark; but the first one killed the process."""
+    """The claim itself was the start mark of all jobs, because each had a free slot. But the first job killed the
+    process before the others began."""
     guilty = await fleet.enqueue("poison", {"how": "kill"}, max_retries=1, priority=200)
     others = [await fleet.enqueue("nap", {"seconds": 0.0}, max_retries=0) for _ in range(9)]
     worker = await fleet.start(*LONG_LEASE)
@@ -158,8 +161,8 @@ async def test_a_job_that_kills_its_process_and_has_no_retry_left_expires(postgr
 
 
 async def check_innocent(fleet: Fleet, ids: set[str]) -> None:
-    """All are done; charged, once, are only those whose handler had begun when the process died. They may have ended:
-    nobody knows which of those that were not settled has left something deadly behind."""
+    """Check that all jobs are done, and that only jobs whose handler had begun when the process died are charged, once.
+    Some of these handlers may have ended. But the worker can't know which unsettled run has left something deadly."""
     rows = await fleet.fetch("SELECT id, retries, crashes FROM _jobs_archive")
     done = {str(one): (retries, crashes) for one, retries, crashes in rows}
     assert ids <= set(done)

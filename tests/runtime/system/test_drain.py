@@ -15,7 +15,7 @@ async def check_drained(fleet: Fleet, ids: set[str]) -> None:
     assert await fleet.fetch("SELECT id FROM _jobs") == []
     executions = fleet.executions()
     assert set(executions) == ids
-    assert max(executions.values()) == 1  # nobody died: at least once was once
+    assert max(executions.values()) == 1  # no worker died, so each job ran exactly once
 
 
 async def test_ten_processes_drain_ten_thousand_jobs_from_postgres(postgres_fleet: Fleet) -> None:
@@ -32,7 +32,8 @@ async def test_four_processes_drain_one_sqlite_file(sqlite_fleet: Fleet) -> None
 
 
 async def test_workers_of_two_versions_of_an_application_do_what_they_know(fleet: Fleet) -> None:
-    """A deploy: the old version lacks a topic, and leaves its jobs to the new one."""
+    """During a deploy, the old version of the application lacks a topic. It leaves the jobs of that topic to the new
+    version."""
     source = (fleet.folder / "app.py").read_text()
     old, _, _ = source.partition("@jobs.task\nasync def nap")
     (fleet.folder / "older.py").write_text(old)

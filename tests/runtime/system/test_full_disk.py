@@ -1,4 +1,4 @@
-"""A worker that is started while the disk of its database is full waits for room, as a running one does."""
+"""A worker that is started while the disk of its database is full waits for room, as a running worker does."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ async def test_a_worker_that_is_started_on_a_full_disk_waits_for_room(sqlite_fle
             stdout=output,
             stderr=output,
         )
-    disk = Path(f"/proc/{worker.pid}/root{place}")  # nobody else sees what is mounted there
+    disk = Path(f"/proc/{worker.pid}/root{place}")  # only the worker's processes see this mount directly
     await until(lambda: os.path.ismount(disk), what="the disk")
     shutil.copy(fleet.folder / "jobs.db", disk / "jobs.db")
     stuff(disk / "ballast")

@@ -1,4 +1,4 @@
-"""What an orchestrator is told."""
+"""What --health-port tells an orchestrator."""
 
 import asyncio
 import os
@@ -38,7 +38,8 @@ async def test_a_worker_that_stands_still_is_not_alive_until_it_goes_on(sqlite_f
 
 
 async def test_a_worker_with_all_its_slots_full_is_alive(sqlite_fleet: Fleet) -> None:
-    """It has nothing to claim for, for longer than a claim loop may stand still, and must not be taken for dead."""
+    """With all slots full the worker claims nothing, for longer than a claim loop may stand still. Yet it counts as
+    alive."""
     fleet = sqlite_fleet
     port = _free_port()
     options = ("--lease", "5s", "--poll", "200ms", "--grace", "1s", "--concurrency", "1")

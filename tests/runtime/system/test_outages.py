@@ -1,4 +1,4 @@
-"""The database goes away and comes back: workers carry on by themselves, and nobody's jobs are robbed."""
+"""The database goes away and comes back: workers carry on by themselves, and no worker loses its jobs to another."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ LEASE = 2.0
 
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[PostgresServer]:
-    """A server that keeps its promises, to be killed."""
+    """A PostgreSQL server with durable commits, which the tests kill."""
     with PostgresServer(durable=True) as server:
         yield server
 
@@ -99,8 +99,8 @@ async def test_a_worker_that_is_started_before_its_server_waits_for_it(
 async def test_running_jobs_outlast_a_database_that_is_away_for_longer_than_their_lease(
     mortal: PostgresServer, mortal_fleet: Fleet
 ) -> None:
-    """Every lease has run out when it comes back, and every worker could rescue: each must let the others renew.
-    Meanwhile they count as alive: to restart them would help nobody."""
+    """Every lease has run out when the database comes back. Each worker must let the others renew before it rescues.
+    During the outage the workers count as alive, because a restart would not help."""
     fleet = mortal_fleet
     ports = [_free_port(), _free_port()]
     workers = [
@@ -117,7 +117,7 @@ async def test_running_jobs_outlast_a_database_that_is_away_for_longer_than_thei
         await fleet.healthy(port)
     await asyncio.to_thread(mortal.kill9)
     away = time.monotonic()
-    while time.monotonic() - away < 2.2 * LEASE:  # every lease has run out then
+    while time.monotonic() - away < 2.2 * LEASE:  # by then every lease has run out
         assert [await health(port) for port in ports] == [200, 200]
         await asyncio.sleep(0.1)
     await asyncio.to_thread(mortal.start)
@@ -128,7 +128,7 @@ async def test_running_jobs_outlast_a_database_that_is_away_for_longer_than_thei
 
 
 async def test_a_worker_is_stopped_while_the_database_is_away(mortal: PostgresServer, mortal_fleet: Fleet) -> None:
-    """It ends in time, although nothing can be given back: the leases will run out."""
+    """The worker ends in time, although it can't give its jobs back: their leases will run out."""
     fleet = mortal_fleet
     worker = await fleet.start()
     ids = [await fleet.enqueue(topic, {"seconds": 60.0}) for topic in ("nap", "doze", "toil")]
@@ -139,7 +139,7 @@ async def test_a_worker_is_stopped_while_the_database_is_away(mortal: PostgresSe
     took = time.monotonic() - asked
     await asyncio.to_thread(mortal.start)
     assert code == 0, worker.output
-    assert took < 1.0 + 1.0 + SLACK, worker.output  # grace, promise
+    assert took < 1.0 + 1.0 + SLACK, worker.output  # grace, promised second
     await fleet.nobody_left()
     for one in ids:
         job = await fleet.jobs.get(one)
@@ -164,7 +164,7 @@ async def test_a_process_that_dies_while_the_database_is_away_is_replaced_when_i
 
 
 async def test_a_worker_is_stopped_while_the_database_hangs(mortal: PostgresServer, mortal_fleet: Fleet) -> None:
-    """No error and no answer: it must not wait for either."""
+    """The database sends neither an error nor an answer: the worker must not wait for one."""
     fleet = mortal_fleet
     worker = await fleet.start()
     ids = [await fleet.enqueue(topic, {"seconds": 60.0}) for topic in ("nap", "doze", "toil")]
@@ -182,4 +182,4 @@ async def test_a_worker_is_stopped_while_the_database_hangs(mortal: PostgresServ
         for pid in server:
             os.kill(pid, signal.SIGCONT)
     assert code == 0, worker.output
-    assert took < 1.0 + 1.0 + 3.0 + SLACK, worker.output  # grace, promise, a last try to give back
+    assert took < 1.0 + 1.0 + 3.0 + SLACK, worker.output  # grace, promised second, a last try to give jobs back

@@ -1,4 +1,4 @@
-"""SIGTERM: nothing is lost, nothing is charged, and it ends in time."""
+"""SIGTERM: no job is lost, no job is charged, and the worker ends in time."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(120)
 
 GRACE = 1.0
 PROMISE = GRACE + 1.0
-LONG = {"seconds": 60.0}  # who waits for it is late
+LONG = {"seconds": 60.0}  # a worker that waits for this job stops too late
 
 
 async def check_given_back(fleet: Fleet, *ids: str) -> None:
@@ -39,7 +39,7 @@ async def test_long_jobs_of_every_kind_are_given_back_within_the_grace(fleet: Fl
 
 
 async def test_a_blocked_event_loop_does_not_keep_the_worker_from_stopping(fleet: Fleet) -> None:
-    """The jobs are given back by the heartbeat thread, whose thread goes on."""
+    """The heartbeat thread gives the jobs back: it does not need the event loop."""
     worker = await fleet.start()
     napping = await fleet.enqueue("nap", LONG)
     await fleet.begun(napping)
@@ -72,7 +72,7 @@ async def test_what_could_not_be_given_back_in_time_is_given_back_by_the_supervi
     await fleet.begun(job)
     locked = await asyncpg.connect(fleet.url)
     await locked.execute("BEGIN")
-    await locked.execute("SELECT FROM _jobs FOR UPDATE")  # so that its settlement has to wait
+    await locked.execute("SELECT FROM _jobs FOR UPDATE")  # the settlement of the job has to wait for this lock
     worker.signal(signal.SIGTERM)
     await fleet.until(lambda: not running({child}), what="the process to give up")
     await locked.close()
@@ -102,7 +102,7 @@ async def test_jobs_that_finish_within_the_grace_complete(sqlite_fleet: Fleet) -
 
 
 async def test_a_second_signal_ends_it_at_once(fleet: Fleet) -> None:
-    """And what ran is taken back by the supervisor, which knows that nobody runs it any more."""
+    """The supervisor gives the running jobs back, because it knows that no process runs them any more."""
     worker = await fleet.start("--lease", "60s", "--poll", "200ms", "--grace", "600s")
     ids = [await fleet.enqueue(topic, LONG) for topic in ("nap", "toil")]
     await fleet.begun(*ids)
@@ -115,7 +115,7 @@ async def test_a_second_signal_ends_it_at_once(fleet: Fleet) -> None:
 
 
 async def test_a_signal_and_its_echo_are_one(postgres_fleet: Fleet) -> None:
-    """`timeout` and some init systems signal the process and its group."""
+    """`timeout` and some init systems signal both the process and its group: the worker gets the signal twice."""
     fleet = postgres_fleet
     worker = await fleet.start("--lease", "60s", "--poll", "200ms", "--grace", "60s")
     [job_id] = [await fleet.enqueue("nap", {"seconds": 1.0})]
@@ -139,7 +139,8 @@ async def test_several_processes_all_stop(postgres_fleet: Fleet) -> None:
 
 
 async def test_a_worker_that_is_stopped_under_load_leaves_no_lease(fleet: Fleet) -> None:
-    """Claims, settles and releases are under way at that moment; what was given back runs elsewhere, uncharged."""
+    """Claims, settles and releases are under way at the stop. Another worker runs the jobs that were given back,
+    without a charge."""
     ids = await fleet.enqueue_many(3000, "quick")
     worker = await fleet.start("--lease", "60s", "--poll", "200ms", "--grace", "5s", processes=2)
     await fleet.until(lambda: len(fleet.noted()) > 50, what="some jobs to run")
@@ -153,7 +154,7 @@ async def test_a_worker_that_is_stopped_under_load_leaves_no_lease(fleet: Fleet)
 
 
 async def test_a_signal_to_every_process_at_once_is_a_polite_stop_too(fleet: Fleet) -> None:
-    """As systemd does it, by default."""
+    """By default, systemd stops a service in this way."""
     worker = await fleet.start()
     ids = [await fleet.enqueue(topic, LONG) for topic in ("nap", "doze", "toil")]
     await fleet.begun(*ids)

@@ -1,4 +1,4 @@
-"""A worker that can't start says why, in a line or two, and ends; or waits, if that may pass."""
+"""A worker that can't start says why, in one or two lines, and ends. If the cause may pass, it waits instead."""
 
 import re
 import signal
@@ -13,7 +13,8 @@ pytestmark = pytest.mark.timeout(120)
 
 
 async def refusal(fleet: Fleet, *options: str, app: str = "app:jobs", **env: str) -> str:
-    """What it said. Two processes are asked for: no second one may try what the first could not."""
+    """Return the output of a worker that can't start. It was told to start two processes: after the first has failed,
+    it must not try a second."""
     worker = fleet.launch("--processes", "2", *options, app=app, **env)
     assert await worker.ended() in (1, 2)
     await fleet.nobody_left()

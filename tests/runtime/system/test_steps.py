@@ -31,7 +31,7 @@ async def test_steps_in_a_child_process(fleet: Fleet, topic: str) -> None:
     [job] = await fleet.ended(job_id)
     n, runs = (7, 4) if topic == "pipeline" else (8, 3)
     assert (job.status, job.result, job.version) == (Status.COMPLETED, ["first", n, "at last"], runs), job.last_error
-    assert job.retries == runs - 3  # the step counts its own
+    assert job.retries == runs - 3  # the step counts its own retries
     assert versions(fleet.runs_of(job_id, "first")) == [1]
     assert versions(fleet.runs_of(job_id, "booked")) == [1]
     assert versions(fleet.runs_of(job_id, "flaky")) == [1, 2, 3]
@@ -53,7 +53,7 @@ async def test_a_child_that_swallows_suspend_fails_for_good(fleet: Fleet) -> Non
 
 
 async def test_a_child_is_not_killed_in_a_step_that_is_not_cancelable(fleet: Fleet) -> None:
-    """Nor does maintenance end its job. When the step has ended, the child is killed."""
+    """Maintenance does not end the job during the step either. When the step has ended, the child is killed."""
     await fleet.start()
     job_id = await fleet.enqueue("careful", {"until": "go"})
     await fleet.until(lambda: fleet.runs_of(job_id, "finalize"), what="the step to begin")
@@ -63,7 +63,7 @@ async def test_a_child_is_not_killed_in_a_step_that_is_not_cancelable(fleet: Fle
         return [one.state for one in await fleet.jobs.steps(job_id)] == [StepState.RUNNING]
 
     await fleet.until(seen, what="the step to be seen")
-    other = await fleet.enqueue("short", {"seconds": 1.0})  # five graces
+    other = await fleet.enqueue("short", {"seconds": 1.0})  # as long as five graces
     await fleet.ended(other)
     assert (await fleet.jobs.get(job_id)).status is Status.CANCEL_REQUESTED
     (fleet.folder / "go").touch()

@@ -1,4 +1,4 @@
-"""Handlers that can't be stopped: the process is replaced, the guilty job pays, the others don't."""
+"""Handlers that can't be stopped: the process is replaced. Only the guilty job is charged."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.runtime.system.fleet import Fleet
 
 pytestmark = pytest.mark.timeout(120)
 
-# A long lease: what ends in time was not rescued by it.
+# The lease is long: a job that ends in time was not rescued because its lease ended.
 OPTIONS = ("--lease", "10m", "--poll", "200ms", "--grace", "1s")
 
 
@@ -53,7 +53,7 @@ async def test_a_process_whose_event_loop_is_blocked_for_too_long_is_replaced(po
 
 @pytest.mark.proof
 async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(sqlite_fleet: Fleet) -> None:
-    """Four leases long, next to a worker that would take what has run out."""
+    """The handler blocks for four leases, beside another worker that would rescue the job if its lease ran out."""
     fleet = sqlite_fleet
     await fleet.start()
     await fleet.start()

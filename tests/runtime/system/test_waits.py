@@ -45,7 +45,7 @@ async def test_a_child_that_swallows_the_suspend_of_a_wait_fails_for_good(fleet:
 
 
 async def test_a_worker_is_killed_between_a_signal_and_the_wait(fleet: Fleet) -> None:
-    """The next run gets the signal that the dead one has read, and waits for the other."""
+    """The next run gets the signal that the dead run has read, and waits for the other signal."""
     await fleet.start()
     job_id = await fleet.enqueue("mortal_wait")
     await fleet.jobs.signal(job_id, "decision", 1)

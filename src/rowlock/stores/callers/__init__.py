@@ -26,7 +26,7 @@ _FRAMEWORKS = {
     ("django", "BaseDatabaseWrapper"): ("on_django", "DjangoCaller"),
     ("django", "ConnectionProxy"): ("on_django", "DjangoCaller"),
 }
-# (package, class): (module, its class, the dialect if there is but one)
+# (package, class): (module, its class, the dialect if there is only one)
 _KINDS: dict[tuple[str, str], tuple[str, str, str | None]] = {
     **{
         driver: (dialect.adapters, caller, name)
@@ -43,7 +43,7 @@ ACCEPTED = ", ".join(
     ]
 )
 
-# What people pass by mistake, and what they meant.
+# Objects that applications pass by mistake, and the ones that they should pass.
 _ALMOST = {
     "Engine": "is where connections come from: with engine.begin() as conn: … conn=conn",
     "AsyncEngine": "is where connections come from: async with engine.begin() as conn: … conn=conn",
@@ -61,8 +61,8 @@ _ALMOST = {
 
 
 def caller_for(conn: object, home: Home) -> SyncCaller | AsyncCaller:
-    """Return what writes to `home` on this connection. Raise ConnectionRefused for what can be known without asking the
-    database; the rest is checked at its first use. Raise InvalidInput if it is no connection at all."""
+    """Return the caller that writes to `home` on this connection. Raise ConnectionRefused if that is wrong without
+    asking the database; the first use checks the rest. Raise InvalidInput if it is no connection at all."""
     names = [(cls.__module__.partition(".")[0], cls.__name__) for cls in type(conn).__mro__]
     for name in names:
         if name in _KINDS:

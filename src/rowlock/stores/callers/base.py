@@ -33,17 +33,17 @@ class SyncCaller(Caller, ABC):
 
     @property
     def never_waits(self) -> bool:
-        """True if async code may use it, too: it has all locks that it needs."""
+        """Return True if async code may use it, too, because it has all locks that it needs."""
         return False
 
     @abstractmethod
     def carry(self, work: Work[T]) -> T:
-        """Do the work in the caller's transaction, or refuse: ConnectionRefused. The driver's own errors pass through:
+        """Do the work in the caller's transaction, or raise ConnectionRefused. The driver's own errors pass through:
         they belong to the caller's transaction."""
 
     def insert(self, jobs: Sequence[NewJob], *, repeat: bool, notify: bool) -> list[Enqueued]:
-        """As Store.insert, in the caller's transaction. `notify`: wake the workers at its commit (PostgreSQL; a commit
-        to SQLite wakes them anyway)."""
+        """Insert jobs as Store.insert does, in the caller's transaction. `notify`: wake the workers at its commit
+        (PostgreSQL; a commit to SQLite wakes them anyway)."""
         return self.carry(Insert(jobs, repeat, notify)) if jobs else []
 
     def fence(self, guard: Guard) -> None:

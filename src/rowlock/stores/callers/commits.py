@@ -1,8 +1,8 @@
-"""After the commit of a SQLAlchemy Connection.
+"""Rings after the commit of a SQLAlchemy Connection.
 
-SQLAlchemy's event "commit" comes before the COMMIT, when a woken worker would find nothing, and the Session's
-"after_commit" also comes for savepoints, and for sessions inside of an outer transaction. So the commit of this
-one Connection is watched, for this one transaction.
+SQLAlchemy's event "commit" comes before the COMMIT, when a woken worker would find nothing. The Session's
+"after_commit" also comes for savepoints, and for sessions inside of an outer transaction. So this module watches the
+commit of this one Connection, for this one transaction.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ log = logging.getLogger("rowlock")
 
 
 def ring_after_commit(conn: Connection, ring: Ring) -> bool:
-    """Once, after the outermost commit; not if it is rolled back, or the savepoint that we are in."""
+    """Call `ring` once, after the outermost commit; not if the transaction, or the current savepoint, is rolled back.
+    Return False if the commit can't be watched."""
     root = conn.get_transaction()
     if not isinstance(root, RootTransaction) or hasattr(root, "xid") or not hasattr(conn, "_commit_impl"):
-        return False  # none, one of two phases, or a SQLAlchemy that we don't know: polling finds the job
+        return False  # no transaction, two phases, or an unknown SQLAlchemy: polling finds the job
     watch = getattr(conn._commit_impl, "__self__", None)
     if isinstance(watch, _Watch) and watch.root is not root:
         watch.end()
@@ -61,7 +62,7 @@ class _Watch:
 
     def _commit(self) -> None:
         self._commit_impl()
-        ours = self._conn.get_transaction() is self.root  # it was rolled back if there is another one now
+        ours = self._conn.get_transaction() is self.root  # another transaction means that ours was rolled back
         rings = list(dict.fromkeys(ring for ring, _ in self._rings)) if ours else []
         self.end()
         for ring in rings:

@@ -1,4 +1,5 @@
-"""The database systems that a caller's connection may lead to. A new one is an entry here, and the modules it names.
+"""The database systems that a caller's connection may lead to. A new system needs an entry here, and the modules that
+the entry names.
 
 `store` has either `carry`, for systems that are asked by driver_neutral.Query, on any driver; or, as SQLite's,
 `carry_on`, which works on the driver's own connection in the thread that owns it.
@@ -16,8 +17,8 @@ from rowlock.stores.base import Home
 
 
 class Dialect(Struct, frozen=True):
-    """`aliases`: what SQLAlchemy and Django call it. `drivers`: the class in `adapters` by the package and the class of
-    a driver's connection. `accepted`: those that messages name."""
+    """`aliases`: its names in SQLAlchemy and Django. `drivers`: the class in `adapters` by the package and the class of
+    a driver's connection. `accepted`: the connections that messages name."""
 
     title: str
     aliases: tuple[str, ...]

@@ -52,7 +52,7 @@ class AsyncPsycopgCaller(AsyncCaller):
 
 class AsyncpgCaller(AsyncCaller):
     async def carry(self, work: Work[T]) -> T:
-        raw = getattr(self.conn, "_con", self.conn)  # a pool hands out proxies, which lose it when it is given back
+        raw = getattr(self.conn, "_con", self.conn)  # a pool hands out proxies; a proxy given back has no connection
         if raw is None or raw.is_closed():
             raise closed(self.kind)
         if not raw.is_in_transaction():

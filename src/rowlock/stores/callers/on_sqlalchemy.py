@@ -1,8 +1,8 @@
 """SQLAlchemy's Session and Connection, and their async twins.
 
 SQLAlchemy begins lazily. A statement on the driver's connection before that would be committed at once, whatever
-becomes of the session (asyncpg). So PostgreSQL only ever hears from us through SQLAlchemy's own execution, and on
-SQLite the lock, which is the first statement, goes that way.
+becomes of the session (asyncpg). So rowlock sends all statements to PostgreSQL through SQLAlchemy's own execution. On
+SQLite it sends the lock that way, which is the first statement.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rowlock.stores.driver_neutral import Query, drive
 
 T = TypeVar("T")
 
-# A server-side cursor can only SELECT; the caller may have asked for them on the whole connection.
+# A server-side cursor can only SELECT. The caller may have set server-side cursors for the whole connection.
 _OPTIONS = {"stream_results": False, "yield_per": None, "max_row_buffer": 1}
 
 
@@ -77,21 +77,21 @@ def _run(conn: Connection, query: Query) -> str:
 
 
 def _locked(caller: SyncCaller | AsyncCaller, conn: Connection) -> Any:
-    """The driver's SQLite connection, inside the transaction that SQLAlchemy has begun, with the write lock."""
+    """Return the driver's SQLite connection, inside the transaction that SQLAlchemy has begun, with the write lock."""
     with explained(caller.kind):
         conn.exec_driver_sql(LOCK, execution_options=_OPTIONS)
     return conn.connection.driver_connection
 
 
 def _begun(target: Any, caller: SyncCaller | AsyncCaller) -> Connection:
-    """The Connection behind it, checked."""
+    """Return the Connection behind a session or connection. Raise ConnectionRefused if it can't be used."""
     if sqlalchemy.__version__.startswith("1."):
         raise ConnectionRefused(caller.kind, "too_old", f"SQLAlchemy {sqlalchemy.__version__} is too old: 2.0 or newer")
     conn = _connection(target)
     if conn.closed:
         raise closed(caller.kind)
     refuse_dialect(caller.kind, conn.dialect.name, caller.home)
-    # What the driver is set to, by whichever of SQLAlchemy's many ways.
+    # Ask the driver: SQLAlchemy has many ways to set autocommit.
     if driver_neutral(caller.home) and getattr(conn.connection.dbapi_connection, "autocommit", False) is True:
         raise autocommit(caller.kind, "Choose another isolation_level than AUTOCOMMIT")
     return conn
@@ -104,7 +104,7 @@ def _connection(target: Any) -> Connection:
 
 @contextmanager
 def _refused(kind: str) -> Iterator[None]:
-    """What SQLAlchemy says of a session or connection that is in no state to be used."""
+    """Translate SQLAlchemy's errors about a session or connection that can't be used in its current state."""
     try:
         yield
     except PendingRollbackError as error:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 class SqliteCaller(SyncCaller):
     @property
     def never_waits(self) -> bool:
-        """The connection of ctx.transaction() holds the write lock already."""
+        """Return True for the connection of ctx.transaction(), which holds the write lock already."""
         return isinstance(self.conn, FencedConnection)
 
     def carry(self, work: Work[T]) -> T:
@@ -28,8 +28,8 @@ class AiosqliteCaller(AsyncCaller):
     async def carry(self, work: Work[T]) -> T:
         try:
             raw = self.conn._conn
-        except ValueError:  # it has none: closed, or not yet awaited
+        except ValueError:  # no connection: closed, or not yet awaited
             raise closed(self.kind) from None
-        # In one go on the connection's own thread: nobody's commit comes in between.
+        # One call on the connection's own thread, so no other task's commit comes in between.
         answer: T = await self.conn._execute(partial(carry_on, raw, self.kind, self.home, work))
         return answer

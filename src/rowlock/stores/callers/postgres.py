@@ -21,7 +21,7 @@ from rowlock.stores.postgres.flows import insert_flow
 from rowlock.stores.postgres.statements import statements_on_conn
 
 T = TypeVar("T")
-# Which homes a driver's connection has been found to lead to. It can't change its database.
+# The homes that a driver's connection was found to lead to. A connection can't change its database.
 _known: WeakKeyDictionary[object, set[Home]] = WeakKeyDictionary()
 
 
@@ -37,7 +37,8 @@ _probe = msgspec.json.Decoder(_Probe).decode
 
 
 def carry(kind: str, home: Home, raw: object, work: Work[T]) -> Queries[T]:
-    """`raw`: the driver's connection, which is asked only once where it leads."""
+    """Do the work, and return its answer. `raw`: the driver's connection, which is asked only once which database it
+    leads to."""
     try:
         if home not in _known.get(raw, ()):
             yield from _introduce(kind, home)
@@ -96,7 +97,8 @@ def _introduce(kind: str, home: Home) -> Queries[None]:
 
 
 def explain(kind: str, error: Exception) -> ConnectionRefused | None:
-    """Errors that say: not on this connection. By the server's code, which every driver hands on in its own way."""
+    """Return a ConnectionRefused for errors that mean "not on this connection", by the server's code, which every
+    driver hands on in its own way. None: another error."""
     for cause in causes(error):
         code = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
         if code == "25P02":

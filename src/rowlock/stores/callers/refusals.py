@@ -10,7 +10,8 @@ IN_MEMORY = "the jobs are kept in memory, where no other connection can see them
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it wraps: SQLAlchemy keeps the driver's own as .orig, Django as __cause__."""
+    """Yield the error and the errors that it wraps: SQLAlchemy keeps the driver's error as .orig, Django as
+    __cause__."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:

@@ -69,7 +69,7 @@ def _check_home(cursor: sqlite3.Cursor, kind: str, home: Home) -> None:
 
 @contextmanager
 def _savepoint(cursor: sqlite3.Cursor) -> Iterator[None]:
-    """A batch may take several statements, and the caller may go on after an error."""
+    """Roll back all statements of a batch if one fails: the caller may go on after an error."""
     cursor.execute("SAVEPOINT rowlock")
     try:
         yield
@@ -83,7 +83,7 @@ def _savepoint(cursor: sqlite3.Cursor) -> Iterator[None]:
 
 @contextmanager
 def _plain(conn: sqlite3.Connection) -> Iterator[None]:
-    """Without the caller's factories."""
+    """Use the connection without the caller's factories."""
     text_factory, row_factory = conn.text_factory, conn.row_factory
     conn.text_factory, conn.row_factory = str, None
     try:

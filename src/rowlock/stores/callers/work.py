@@ -1,4 +1,5 @@
-"""What can be done in a caller's transaction. Each database system carries it out in its own way: see dialects.py."""
+"""The kinds of work in a caller's transaction. Each database system carries them out in its own way: see
+dialects.py."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 class Work(Struct, Generic[T], frozen=True):
-    """`T`: what it answers."""
+    """`T`: the type of its answer."""
 
 
 class Insert(Work[list[Enqueued]], frozen=True):

@@ -1,5 +1,6 @@
 """Bulk actions. A preview is one INSERT … SELECT. A batch is one transaction: it locks the bulk action's row and the
-jobs, leaves out jobs that have moved, gives the others the operators' own order, and notes what became of each."""
+jobs, and leaves out jobs that have moved. It applies the operators' own order to the rest, and notes the outcome of
+each job."""
 
 from __future__ import annotations
 
@@ -30,11 +31,11 @@ from rowlock.stores.postgres.listing import PostgresPart
 from rowlock.stores.postgres.statements import Statements
 from rowlock.stores.queries import Filter
 
-# How many jobs at once, and how many milliseconds to wait for another transaction's lock. A batch that meets one gives
-# way long before the server looks for a deadlock and ends a transaction, ours or the application's. A job alone holds
-# no other key while it waits, so it can't be part of a deadlock, and may wait longer.
+# How many jobs at once, and how many milliseconds to wait for another transaction's lock. A batch that meets such a
+# lock gives way long before the server looks for a deadlock and ends a transaction, ours or the application's. A single
+# job holds no other key while it waits, so it can't be part of a deadlock, and may wait longer.
 TRIES = ((500, "100"), (50, "100"), (5, "100"), (1, "1000"))
-_ATTEMPTS = 8  # tries for a job alone, if other transactions take and free its key
+_ATTEMPTS = 8  # tries for a single job, if other transactions take and free its key
 
 LONGEST_LOOK = 50.0  # seconds that a preview may take to list its jobs: the driver hangs up after 60
 # The search may read every job: plan it for these values, and allow a sequential scan.
@@ -47,15 +48,16 @@ _COLUMNS = "j.created, j.version + coalesce(jsonb_array_length(j.history), 0) + 
 
 
 class Contended(Exception):
-    """Another transaction holds a job of the batch, or the key of one. Nothing was done; try again with fewer jobs."""
+    """Another transaction holds a job of the batch, or the key of a job. Nothing was done; try again with fewer
+    jobs."""
 
 
 # ── The preview ──
 
 
 async def create(connection: Any, sql: Statements, schema: str, bulk: NewBulk, filter: Filter | None) -> Bulk:
-    """In a transaction of its own. `filter` None: no job can meet it. A bulk action that exists was made by an earlier
-    try."""
+    """Make a preview, in a transaction of its own. `filter` None: no job can meet it. A bulk action with this id was
+    made by an earlier try."""
     if there := await connection.fetchrow(sql.bulks, [bulk.id], rows.LARGEST_ID, 1):
         return read(there)
     total = 0
@@ -94,7 +96,7 @@ def _listing(schema: str, bulk_id: str, filter: Filter) -> tuple[str, list[Any]]
 
 
 async def run(connection: Any, sql: Statements, bulk_id: str | None, limit: int, patience: str) -> Bulk | None:
-    """In a transaction of its own."""
+    """Run a batch, in a transaction of its own. Return the bulk action; None: no bulk action is left to run."""
     taken = await connection.fetchrow(sql.bulk_take, bulk_id, patience)
     if taken is None:
         return None
@@ -105,7 +107,7 @@ async def run(connection: Any, sql: Statements, bulk_id: str | None, limit: int,
             async with connection.transaction():
                 told = await _act(connection, sql, bulk, reached, limit)
             break
-        except asyncpg.UniqueViolationError as error:  # another job has just got the key: the next try sees it
+        except asyncpg.UniqueViolationError as error:  # another job has just got the key: the next try sees that job
             if not str(error.constraint_name).startswith("_jobs"):
                 raise
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
@@ -143,5 +145,5 @@ def item(row: Any) -> BulkItem:
 
 
 def behind(at: UUID | str | None) -> str:
-    """The first id behind this one: a range from here on is what an index knows."""
+    """Return the first id behind this one: an index can read a range that begins there."""
     return str(UUID(int=0 if at is None else min(UUID(str(at)).int + 1, (1 << 128) - 1)))

@@ -1,8 +1,8 @@
 """The bounds of a claim: it leaves out index entries that are known to be dead.
 
 Claimed jobs leave dead entries at the head of their lane until vacuum removes them. While a transaction holds an old
-snapshot, vacuum can't, and every claim reads all of them: after 80 seconds at 600 jobs/s a claim took 45 ms instead of
-5.
+snapshot, vacuum can't remove them, and every claim reads them all. After 80 seconds at 600 jobs/s, a claim took 45 ms
+instead of 5.
 
 Each claim tells how many dead entries it has read. If two in a row have read many, the next claims begin later.
 (Without an old snapshot, the first claim makes PostgreSQL mark dead entries, and the second one skips them.) Each
@@ -10,9 +10,9 @@ priority that was claimed has a position, a little before the time of the last c
 Other priorities are read whole, so a job of a higher priority is found at once.
 
 A job may come to a place before a position: it was released or rescued into its old place, its topic was resumed, or
-its transaction took long to commit. So claims also read what is left out, piece by piece, which costs about a twentieth
-of their time. When a tour through all pieces has met no dead entries, the old snapshot is gone, and claims read
-everything again.
+its transaction took long to commit. So claims also read the left-out entries, piece by piece, which costs about a
+twentieth of their time. When a tour through all pieces has met no dead entries, the old snapshot is gone, and claims
+read everything again.
 
 Entries are counted, not seconds: claims on a busy machine leave out no more than others.
 """
@@ -27,7 +27,7 @@ from typing import NamedTuple
 from rowlock.core.job import Job, Lane
 
 MANY = 2000  # dead entries: if a statement reads more, they are left out
-SLACK = timedelta(seconds=0.5)  # by so much commits may come out of order, and promotions late
+SLACK = timedelta(seconds=0.5)  # commits may be out of order, and promotions late, by so much
 NIL = "00000000-0000-0000-0000-000000000000"
 _FEW = 500  # if a whole tour meets fewer dead entries, they are gone
 _RANKS = 16  # priorities whose positions are kept
@@ -35,7 +35,7 @@ _LANES = 64  # sets of lanes: a worker has one, a server has one for each kind o
 _RATE = 100_000.0  # entries read again per second: half a microsecond each
 _LEAST, _MOST = 1000.0, 50_000.0  # entries of one piece
 _EMPTY = 50  # a piece with fewer entries counts as empty
-_EMPTY_PIECES = 3  # after so many of them in a row, everything older is one piece
+_EMPTY_PIECES = 3  # after so many empty pieces in a row, everything older is one piece
 _WIDEST = timedelta(days=7)  # of a piece; if it would be wider, everything older is one piece, too
 _OLDEST = 1970  # a year; everything before it is one piece, too
 _WHOLE_RATE = 20_000.0  # entries per second that may be read by passes over a whole index
@@ -51,11 +51,11 @@ class Piece(NamedTuple):
 
     begin: datetime | None  # None: everything older
     end: datetime
-    begins: bool  # it is the first of a tour
+    begins: bool  # the first piece of a tour
 
 
 class Plan(NamedTuple):
-    """What a claim reads. `lanes` and `parts` are its parameters."""
+    """The reading plan of a claim. `lanes` and `parts` are the claim's parameters."""
 
     lanes: tuple[str, str | None]
     parts: tuple[Sequence[object], ...]
@@ -104,7 +104,7 @@ class Lanes:
         versions = " ".join(str(lane.template_version) for lane in lanes)
         numbered = any(lane.template_version for lane in lanes)
         self._texts = " ".join(lane.topic for lane in lanes), versions if numbered else None
-        self._read: dict[int, Position] = {}  # by rank, which is -priority; the one that was claimed last comes last
+        self._read: dict[int, Position] = {}  # by rank, which is -priority; the latest claimed rank comes last
         self._generation = 0
         self._walked = 0  # claims in a row that have read many dead entries
         self._tour = Tour()
@@ -171,7 +171,7 @@ class Lanes:
 
 
 class Tour:
-    """Reads what is left out piece by piece, from the newest to the oldest, then begins again."""
+    """Reads the left-out entries piece by piece, from the newest to the oldest, then begins again."""
 
     def __init__(self) -> None:
         self._end: datetime | None = None  # the end of the next piece; None: a tour begins
@@ -232,12 +232,12 @@ class Floor:
 
     @property
     def after(self) -> datetime | None:
-        """None: read the whole index, which has few dead entries."""
+        """Return the time at which to begin. None: read the whole index, which has few dead entries."""
         return self._after
 
     @property
     def after_now_and_then(self) -> datetime | None:
-        """The same, but None also when it is time to read the whole index."""
+        """Return the same, but None also when it is time to read the whole index."""
         return None if time.monotonic() >= self._next_whole else self._after
 
     def learn(self, after: datetime | None, dead: int, at: datetime, *, done: bool) -> None:

@@ -1,9 +1,9 @@
-"""Until when may a statement be carried out? Only as long as its client waits for the reply.
+"""The time after which a statement may not be carried out: when its client stops waiting for the reply.
 
-A request can stay in a network's buffer, or wait for a frozen server process, until its client has given up and has
-asked again elsewhere. So inserts and claims carry a time, by the database's clock, after which they do nothing. That of
-a claim is when its client stops waiting. That of an insert is a few seconds away, because an insert whose connection
-broke is repeated, and the repeat waits until this time is over.
+A request can stay in a network's buffer, or wait for a frozen server process. Meanwhile its client may give up and ask
+again elsewhere. So inserts and claims carry a time, by the database's clock, after which they do nothing. A claim's
+time is when its client stops waiting. An insert's time is a few seconds away: if its connection breaks, the insert is
+repeated, and the repeat waits until this time is over.
 
 No promise depends on our estimate of that clock. If it is wrong, the statement does nothing although its client still
 waits. The reply has the right time, and the client sends the statement again.
@@ -19,9 +19,9 @@ from datetime import datetime, timedelta
 from rowlock.core.job import NewJob
 
 JUMPED = "the database's clock has jumped"
-LATE = "too late by"  # what an insert says that takes itself back
+LATE = "too late by"  # the error text of an insert that takes itself back
 INSERTS = 3.0  # seconds that an insert has to reach the server: a repeat waits as long
-_KEPT = timedelta(minutes=10)  # longer than anything repeats an insert
+_KEPT = timedelta(minutes=10)  # longer than any caller repeats an insert
 _TICK = 0.001  # seconds: beyond the time, not at it
 _FRESH = 30.0  # seconds after which any reply is better than the old estimate: clocks drift
 
@@ -36,8 +36,8 @@ class Clock:
         self._heard = 0.0  # when, by time.monotonic()
 
     def not_after(self, patience: float | None = None) -> datetime | None:
-        """Return the time that a statement sent now carries; None if the database's clock is not known. `patience`:
-        seconds, if they are fewer than those that a client waits."""
+        """Return the time for a statement that is sent now; None if the database's clock is not known. `patience`:
+        seconds, if they are fewer than a client waits."""
         if self._said is None:
             return None
         seconds = self._patience if patience is None or patience > self._patience else patience
@@ -55,7 +55,7 @@ class Clock:
             self._said, self._heard = now, heard
 
     def was_late(self, now: datetime, not_after: datetime | None) -> bool:
-        """Learn from a reply to a statement. True if the statement came too late, so that it must be sent again."""
+        """Learn from a reply to a statement. Return True if the statement came too late and must be sent again."""
         if not_after is not None and now > not_after:
             self.set(now)
             return True
@@ -63,11 +63,11 @@ class Clock:
         return False
 
     def give_more(self) -> None:
-        """As of Deadlines: a client's patience does not grow."""
+        """Do nothing, unlike Deadlines: a client's patience does not grow."""
 
 
 class Deadlines:
-    """The times that the tries of one insert carry. `newest`: that of the try that was sent last."""
+    """The times of the tries of one insert. `newest`: the time of the latest try."""
 
     __slots__ = ("_clock", "_patience", "newest")
 
@@ -81,7 +81,8 @@ class Deadlines:
         return self.newest
 
     def was_late(self, now: datetime, not_after: datetime | None) -> bool:
-        """As of a Clock. The next try gets more time: the way to the server may be slow, or the jobs large."""
+        """Return the same as Clock.was_late. If True, the next try gets more time: the network may be slow, or the jobs
+        large."""
         if self._clock.was_late(now, not_after):
             self.give_more()
             return True
@@ -93,15 +94,15 @@ class Deadlines:
 
 class Ghosts:
     """Inserts whose outcome is unknown, by the ids of their jobs: the server may carry them out until their time is
-    over. A repeat before that could make a job that is completed and archived when the first insert arrives, and makes
-    it again."""
+    over. Without a wait, a repeat could make the job, and the job could complete and be archived before the first
+    insert arrives. Then the first insert would make the job again."""
 
     def __init__(self) -> None:
         self._over: dict[str, datetime] = {}
 
     def note(self, jobs: Sequence[NewJob], not_after: datetime | None) -> None:
         if not_after is not None:
-            # Those that nobody has repeated are forgotten.
+            # Forget the jobs whose insert was not repeated in time.
             self._over = {job_id: over for job_id, over in self._over.items() if over > not_after - _KEPT}
             self._over |= {job.id: not_after for job in jobs}
 

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: where they lead, how they fail, and who may use them."""
+"""Connections to PostgreSQL: their target, their errors, and the rules for sharing them."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,53}\Z")  # leaves room for the ch
 
 
 class Target(Struct, frozen=True):
-    """Where the tables are. `dsn` holds the password: it is handed to the driver and never printed."""
+    """The place of the tables. `dsn` holds the password: it is handed to the driver and never printed."""
 
     dsn: str
-    hosts: tuple[tuple[str, int], ...]  # of several, each: one of them may be written to, the others are its standbys
+    hosts: tuple[tuple[str, int], ...]  # if there are several, one is the primary, and the rest are its standbys
     schema: str
     label: str
     pool_size: int
@@ -85,13 +85,14 @@ class Target(Struct, frozen=True):
 
 
 def _lock_key(name: str) -> int:
-    """64 bits that an application's own locks won't meet; PostgreSQL keeps those of different databases apart."""
+    """Return 64 bits that differ from the keys of an application's own locks. PostgreSQL keeps locks of different
+    databases apart."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
 
 
 def parse_target(url: str) -> Target:
-    """postgresql://user:password@host:port/database?schema=…&pool_size=…; the rest of the query is the driver's.
-    Several hosts: host:port,host:port."""
+    """Return the target of postgresql://user:password@host:port/database?schema=…&pool_size=…; the rest of the query is
+    for the driver. Several hosts: host:port,host:port."""
     parts, named = urlsplit(""), []
     try:
         parts = urlsplit(url)
@@ -139,7 +140,7 @@ def parse_target(url: str) -> Target:
 
 
 def parse_listener(listen_url: str, target: Target) -> Target:
-    """Where to LISTEN, if not where the URL leads: a way around a pooler, to the same schema of the same database."""
+    """Return where to LISTEN instead of the store's URL: around a pooler, in the same schema of the same database."""
     if listen_url.split("://", 1)[0] not in ("postgresql", "postgres"):
         raise errors.InvalidInput("listen_url", "bad_url", "must be postgresql://… like the URL")
     if not target.listen:
@@ -157,7 +158,7 @@ def _host(text: str) -> tuple[str, int | None]:
 
 
 def _hosts_in(query: dict[str, str]) -> list[tuple[str, int | None]]:
-    """?host=a,b&port=1,2, or one port for all of them."""
+    """Return the hosts of ?host=a,b&port=1,2, or of one port for all hosts."""
     hosts = query.get("host", "").split(",")
     ports = query.get("port", "").split(",")
     if len(ports) == 1:
@@ -188,9 +189,9 @@ def _switch(query: dict[str, str], name: str, *, default: bool) -> bool:
 
 
 class _Pooled(asyncpg.Connection):
-    """A connection without the driver's cache of statements, as behind a pooler that may give every call to another
-    server. There the driver asks what a statement's types are before every call, which is a round trip, and the server
-    reads the statement twice. The types of our own statements don't change: they are asked for once per connection.
+    """A connection without the driver's cache of statements, for a pooler that may give every call to another server.
+    There the driver asks for a statement's types before every call: a round trip, and the server parses the statement
+    twice. The types of our own statements don't change, so they are asked for once per connection.
 
     `lasting`: statements that the server may keep, under a name, with their plans.
     """
@@ -222,7 +223,7 @@ class _Pooled(asyncpg.Connection):
 
 
 class Connections:
-    """A few connections, opened as they are needed. Errors are translated into rowlock's.
+    """A few connections, opened as they are needed. Errors are translated into rowlock's errors.
 
     The driver has a pool, but a statement through it takes 15 % longer than on a bare connection: it guards against
     session state, which none of our statements leaves behind.
@@ -240,9 +241,9 @@ class Connections:
         self._lasting = lasting if target.prepared_statements else frozenset()
         self._opened = False
         self._pid = os.getpid()
-        self._idle: list[Any] = []  # the one used last is taken first: its plans are there, and others may go cold
+        self._idle: list[Any] = []  # the last used is taken first: it has its plans; the rest may go cold
         self._slots = asyncio.Semaphore(target.pool_size)
-        self._host = 0  # of several, where the next connection is tried first
+        self._host = 0  # the index of the host that the next connection tries first
         self._session = self._options(
             target.statement_cache_size, {k: v for k, v in PLANNER.items() if k not in target.settings}
         )
@@ -289,7 +290,7 @@ class Connections:
             keep_for_ever(self._idle)
             self._idle = []
         idle, self._idle = self._idle, []
-        # An error means that it is gone already, which is what we want.
+        # An error means that the connection is gone already, as wanted.
         await asyncio.gather(*(connection.close(timeout=FAREWELL) for connection in idle), return_exceptions=True)
 
     @property
@@ -298,7 +299,7 @@ class Connections:
 
     @property
     def forked(self) -> bool:
-        """True in a child of the process that opened the connections."""
+        """Return True in a child of the process that opened the connections."""
         return os.getpid() != self._pid
 
     def check(self) -> None:
@@ -313,7 +314,7 @@ class Connections:
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Any]:
-        """Lend a connection for one verb. The driver's records and parameters are untyped: this is its edge."""
+        """Lend a connection for one verb. It is untyped, because the driver's records and parameters are."""
         self.check()
         async with self._slots:
             connection = await self._take()
@@ -329,7 +330,7 @@ class Connections:
                 self._hang_up()
                 raise
             finally:
-                # Anything else, a cancelled caller above all, may leave a statement running: hang up.
+                # Any other error, above all a cancelled caller, may leave a statement running: close the connection.
                 if sound and self._opened and not connection.is_closed() and not connection.is_in_transaction():
                     self._idle.append(connection)
                 else:
@@ -380,8 +381,8 @@ class Connections:
         return connection
 
     async def _reach(self, options: dict[str, Any]) -> Any:
-        """Connect to the one of several hosts that can be written to. The last good host is tried first. A silent host
-        is not tried first again, also if the caller gave up before the timeout."""
+        """Connect to the host, of several, that can be written to. The last good host is tried first. A silent host is
+        not tried first again, even if the caller gave up before the timeout."""
         hosts = self.target.hosts
         if not hosts:
             return await asyncpg.connect(self.target.dsn, **options)
@@ -461,7 +462,7 @@ class Connections:
         except (
             OSError,
             asyncpg.InterfaceError,
-            asyncpg.InternalClientError,  # the driver lost count: seen when the server was killed between two messages
+            asyncpg.InternalClientError,  # the driver lost track: seen when the server was killed between two messages
             asyncpg.PostgresConnectionError,
             asyncpg.OperatorInterventionError,
         ) as error:

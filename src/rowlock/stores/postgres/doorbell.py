@@ -1,9 +1,10 @@
-"""The doorbell: LISTEN on a connection of its own. It only wakes workers early; by polling they find every job, too.
+"""The doorbell: LISTEN on a connection of its own. It only wakes workers early; without it, they find every job by
+polling.
 
 A NOTIFY takes a lock of the whole server when it commits, so a producer sends it (rings) only if a worker is idle. An
 idle worker holds an advisory lock, shared, on its LISTEN connection. A producer rings only if it can't get that lock
-exclusively (sql/ring.sql). A worker that has just taken the lock looks for work once more, because jobs that were
-enqueued before rang for no one.
+exclusively (sql/ring.sql). A worker that has just taken the lock looks for work once more, because no producer rang for
+jobs that were enqueued before.
 
 Only one of several concurrent producers rings. The others fail to get a second advisory lock, which is held until the
 ring is sent, and skip it. Their jobs may be committed after the ring was heard. So a worker that hears a ring looks
@@ -43,7 +44,7 @@ class Rhythm(Struct, frozen=True):
     check: float = 10.0  # between two checks whether we still listen
     patience: float = 5.0  # for an answer; a socket that is half open gives none
     echo: float = 0.05  # after a ring, a worker looks for work again
-    linger: float = 1.0  # so long after a wait the worker still counts as idle
+    linger: float = 1.0  # after a wait, the worker counts as idle for so long
     rarely: float = 300.0  # between tries where LISTEN doesn't work
 
 
@@ -51,7 +52,8 @@ USUAL = Rhythm()
 
 
 class Direct:
-    """Connections around a pooler. `statement` reads the identity of their tables, `identity` that of the store's."""
+    """Connections around a pooler. `statement` reads the identity of their tables; `identity` is that of the store's
+    tables."""
 
     def __init__(self, connections: Connections, statement: str, identity: Callable[[], Awaitable[str]]) -> None:
         self.connections = connections
@@ -124,7 +126,7 @@ class Doorbell:
             await asyncio.wait([keeper])
         if self._echo is not None:
             self._echo.cancel()
-        self._rang.set()  # last: those who wait find the store closed
+        self._rang.set()  # last: the waiting tasks must find the store closed
 
     async def _keep(self) -> None:
         """Listen while a worker waits, and connect again after a failure, until cancelled."""
@@ -215,7 +217,7 @@ class _Deaf(Exception):
 
 
 class _Session:
-    """The statements on the LISTEN connection: each is one message, so that a pooler can't split it."""
+    """The statements on the LISTEN connection. Each is one message, so that a pooler can't split it."""
 
     def __init__(self, connection: Any, channel: str, key: int) -> None:
         self._connection = connection

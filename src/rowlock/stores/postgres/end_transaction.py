@@ -1,4 +1,5 @@
-"""The last statements of a fenced transaction, on any driver: a check that it is still the same one, then the fence."""
+"""The last statements of a fenced transaction, on any driver: a check that it is still the same transaction, then the
+fence."""
 
 from __future__ import annotations
 

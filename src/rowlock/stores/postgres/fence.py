@@ -16,8 +16,8 @@ from rowlock.stores.postgres.steps import checkpoint, read_marked
 def fence(schema: str, guard: Guard) -> Queries[None]:
     """Let the run hold its lease until the end of the transaction, or raise LeaseLost.
 
-    A statement of its own locks the row, also before a checkpoint or a completion: a settle that had to wait for the
-    lock would miss what was written meanwhile, even a heartbeat.
+    A statement of its own locks the row, also before a checkpoint or a completion. A settle that had to wait for the
+    lock would miss changes that were committed meanwhile, even a heartbeat.
     """
     asked = {"id": guard.id, "version": guard.version, "worker": guard.worker}
     if (yield Query(_hold(schema), _text(asked))) != "held":

@@ -49,7 +49,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 async def advance(connection: Any, sql: Statements, lines: Sequence[str]) -> Advanced:
-    """In a transaction, whose advisory locks keep other calls away from these lines."""
+    """Advance these lines in a transaction. Its advisory locks keep other calls away from them."""
     now = 0
 
     async def answer(ask: Ask) -> Any:
@@ -95,8 +95,8 @@ async def advance(connection: Any, sql: Statements, lines: Sequence[str]) -> Adv
 
 
 def _alike(edges: Sequence[Edge]) -> list[list[Any]]:
-    """Return what has changed of edges. What is written to many of them comes once, with the ids of children and
-    parents, as two texts: 1,000 edges of a fan-out say the same."""
+    """Return the changes of edges. A change that many edges have in common comes once, with the ids of children and
+    parents, as two texts: 1,000 edges of a fan-out have the same change."""
     alike: defaultdict[tuple[Any, ...], list[Edge]] = defaultdict(list)
     for edge in edges:
         alike[edge.fills, edge.ended, edge.verdict, edge.result, edge.error].append(edge)

@@ -13,11 +13,11 @@ from rowlock.stores import sql
 from rowlock.stores.migrations import Functions
 from rowlock.stores.postgres.statements import CLAIM, COMPLETE, PACKAGE, SETTLE, claiming, completing, settling
 
-# Raise it with every change of the functions' code: by it a rowlock knows which of two texts is newer. A test has the
+# Raise it with every change of the functions' code: it tells a rowlock which of two texts is newer. A test has the
 # checksum of each revision.
 REVISION = 7
 
-# What stands for the parameters of the parts. An array of one NULL: the whole lane is read.
+# The expressions for the parameters of the parts. An array of one NULL: the whole lane is read.
 _CLAIM = dict.fromkeys(CLAIM, "NULL") | {
     "topics": "lanes",
     "template_versions": "versions",

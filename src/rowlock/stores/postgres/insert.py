@@ -1,4 +1,4 @@
-"""enqueue: new rows, unless the job is there already."""
+"""enqueue: inserts jobs, unless they exist already."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rowlock.stores.postgres.statements import Statements
 async def insert_new(
     connection: Any, sql: Statements, deadlines: Deadlines, jobs: Sequence[NewJob], ring: tuple[bool, str, int, int]
 ) -> tuple[list[Enqueued], bool | None]:
-    """Insert jobs without keys whose ids are new, by one statement: it needs no round trips for BEGIN and COMMIT.
+    """Insert jobs without keys whose ids are new. One statement needs no round trips for BEGIN and COMMIT.
 
     `ring`: whether to ring, the channel, the key of the lock that waiting workers hold, and that of the ringing lock.
-    The second answer says whether it rang; None if another process was ringing. Conflict: call it again."""
+    The second answer says whether it rang; None if another process was ringing. Raise Conflict: call it again."""
     same = rows.insert_alike(jobs)
     parameters: tuple[Any, ...]
     if same is None:
@@ -38,7 +38,7 @@ async def insert_new(
     except asyncpg.UniqueViolationError as error:
         if not str(error.constraint_name).startswith("_jobs"):  # an index that the user has made
             raise
-        row = None  # an id is taken, or twice in this batch: nothing was written
+        row = None  # an id exists, or is twice in this batch: nothing was written
     except asyncpg.InvalidTextRepresentationError as error:
         raise _refusal(error, deadlines) from error
     if row is not None and deadlines.was_late(row[0], not_after):

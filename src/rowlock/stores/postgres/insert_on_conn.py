@@ -21,7 +21,7 @@ from rowlock.stores.postgres import windows
 from rowlock.stores.postgres.statements import Statements, statements_on_conn
 from rowlock.stores.windows import by_line, existing
 
-ATTEMPTS = 8  # at a key that comes and goes
+ATTEMPTS = 8  # tries at a key that is taken and freed again
 LARGEST = 16 << 20  # bytes of jobs in one statement; PostgreSQL takes a value of 1 GB at most
 
 
@@ -73,7 +73,8 @@ _holders = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def insert(schema: str, jobs: Sequence[NewJob], *, repeat: bool) -> Queries[list[Enqueued]]:
-    """Jobs in a line are blocked at first: `advance` (lines.py) unblocks the head."""
+    """Insert jobs, and return the answers. Jobs in a line are blocked at first: `advance` (lines.py) unblocks the
+    head."""
     texts = statements_on_conn(schema)
     if any([job.debounce or job.throttle for job in jobs]):  # noqa: C419 - a generator takes twice as long
         return (yield from _insert_in_windows(texts, jobs, repeat))
@@ -89,21 +90,22 @@ def _insert_lined(texts: Statements, jobs: Sequence[NewJob], repeat: bool) -> Qu
 
 
 def _insert_in_windows(texts: Statements, jobs: Sequence[NewJob], repeat: bool) -> Queries[list[Enqueued]]:
-    """Every batch takes its locks in the same order: throttled keys, other keys, lines with debounce."""
+    """Insert jobs of which some are throttled or debounced. Every batch takes its locks in the same order: throttled
+    keys, other keys, lines with debounce."""
     throttled = yield from windows.lock_throttles(texts, jobs)
     answers = yield from _standing(texts, jobs, throttled.held)
     rest = [n for n, job in enumerate(jobs) if n not in throttled.passed and job.debounce is None]
     new = yield from _insert_lined(texts, [jobs[n] for n in rest], repeat)
     answers |= dict(zip(rest, new, strict=True))
     yield from windows.write_throttles(texts, jobs, answers)
-    # One that came later in the batch than the job that was made.
+    # Throttled jobs behind the job of the same batch that was made: that job answers.
     answers |= {n: existing(answers[first]) for n, first in throttled.behind.items()}
     answers |= yield from _debounce(texts, jobs, repeat)
     return [answers[n] for n in range(len(jobs))]
 
 
 def _standing(texts: Statements, jobs: Sequence[NewJob], held: dict[int, Slot]) -> Queries[dict[int, Enqueued]]:
-    """Return the jobs that answer for others."""
+    """Return the answers of throttled jobs, from the jobs that hold their throttles."""
     if not held:
         return {}
     asked = [_Asked(slot.job_id or "", n) for n, slot in held.items()]
@@ -112,10 +114,10 @@ def _standing(texts: Statements, jobs: Sequence[NewJob], held: dict[int, Slot]) 
 
 
 def _debounce(texts: Statements, jobs: Sequence[NewJob], repeat: bool) -> Queries[dict[int, Enqueued]]:
-    """Replace what waits in the lines, and insert jobs into those in which nothing waits."""
+    """Replace the payloads of jobs that wait in the lines, and insert jobs into lines in which no job waits."""
     todo = [n for n, job in enumerate(jobs) if job.debounce is not None]
     answers: dict[int, Enqueued] = {}
-    if repeat and todo:  # a job that is there is not replaced by itself
+    if repeat and todo:  # a job that exists is not replaced by itself
         answers |= yield from _existing_jobs(texts, [_Asked(jobs[n].id, n) for n in todo])
     for _ in range(ATTEMPTS):
         groups = by_line(jobs, [n for n in todo if n not in answers])
@@ -158,7 +160,7 @@ def _count_once(texts: Statements, jobs: Sequence[NewJob], answers: Sequence[Enq
 
 def _insert(texts: Statements, jobs: Sequence[NewJob], repeat: bool) -> Queries[list[Enqueued]]:
     answers: dict[int, Enqueued] = {}
-    # In the order in which the statement sorts them, should they need more than one.
+    # In the order in which the statement sorts them, in case they need several statements.
     todo = sorted(range(len(jobs)), key=lambda n: _order(n, jobs[n]))
     for _ in range(ATTEMPTS):
         taken: list[int] = []
@@ -180,7 +182,7 @@ def _insert(texts: Statements, jobs: Sequence[NewJob], repeat: bool) -> Queries[
 def _insert_new(
     texts: Statements, jobs: Sequence[NewJob], part: list[int], parameter: str, repeat: bool
 ) -> Queries[dict[int, Enqueued]]:
-    """Those that are new."""
+    """Insert a part of the jobs, and return the new ones, by number."""
     answer = _fresh((yield Query(texts.insert_on_conn, parameter)))
     fresh = {jobs[n].id for n in part} if answer.ids is None else set(answer.ids)
     if repeat and fresh:
@@ -197,7 +199,7 @@ def _insert_new(
 
 
 def _answering(texts: Statements, jobs: Sequence[NewJob], taken: list[int]) -> Queries[dict[int, Enqueued]]:
-    """The jobs that were there before; those whose key has come free meanwhile are missing."""
+    """Return the jobs that existed before, by number. A job whose key has come free meanwhile is left out."""
     return (yield from _existing_jobs(texts, [_asked(n, jobs[n]) for n in taken]))
 
 

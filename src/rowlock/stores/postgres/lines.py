@@ -1,8 +1,8 @@
 """advance: the next job of a line becomes its head. A line is all jobs with one key and if_live = "queue" or "replace".
-Or the line is that of a job of a flow: then the jobs that wait for it are looked at (flows.py).
+A job of a flow also has a line: then `advance` looks at the jobs that wait for this job (flows.py).
 
-Whatever ends a job of a line, or adds one, notes the line in _jobs_ends, in the same transaction. Any claim finds the
-note, so that nothing is blocked for ever, even if the process that wrote it has died.
+A transaction that ends a job of a line, or adds one, also notes the line in _jobs_ends. Any claim finds the note, so
+that nothing is blocked for ever, even if the process that wrote it has died.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ from rowlock.stores.conditions import Renderer
 from rowlock.stores.listing import UNFINISHED, By, Seen, Walk, WalkPart
 from rowlock.stores.queries import Filter
 
-# Read-only and one snapshot, so that a page and its jobs belong together. Planned for the values at hand: filters are
-# of many kinds, and a plan that suits all of them suits none. The rest as in every session of ours (see connections).
+# Read-only and one snapshot, so that a page and its jobs belong together. Planned for the given values: filters are of
+# many kinds, and one plan for all of them would be a bad plan. The rest is as in every session of ours (see
+# connections).
 BEGIN = (
     "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL plan_cache_mode = force_custom_plan; "
     "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
@@ -21,7 +22,8 @@ BEGIN = (
 
 _UNFINISHED = ", ".join(f"'{status.value}'" for status in sorted(UNFINISHED))
 
-# An order that only the right index has: PostgreSQL's statistics may be old or missing.
+# An order that only the right index has, so that the planner takes that index: PostgreSQL's statistics may be old or
+# missing.
 _ORDER: dict[By, str] = {
     "ready": "ORDER BY j.topic",
     "due": "ORDER BY j.run_at",

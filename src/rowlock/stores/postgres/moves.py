@@ -1,4 +1,4 @@
-"""Lock rows, write patches: what core.moves needs of PostgreSQL. One transaction for both, so that the locks hold."""
+"""PostgreSQL's part of core.moves: lock rows, write patches. One transaction does both, so that the locks hold."""
 
 from __future__ import annotations
 
@@ -53,12 +53,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def move(connection: Any, sql: Statements, order: Order, ids: Sequence[str]) -> dict[str, Changed] | None:
-    """Do one thing to each job that is in the right state. The answers, by id. None if another transaction holds the
-    key of a job that is requeued: nothing was done, and the caller tries again later.
+    """Apply the order to each job that is in the right state, and return the answers, by id. Return None if another
+    transaction holds the key of a job to be requeued: nothing was done, and the caller tries again later.
 
-    To take a key may mean to wait for another transaction. A requeue of several jobs leaves those that have a key
-    unanswered: each needs a call of its own, unless all or none are to be moved. A requeue doesn't wait while it holds
-    its jobs: other transactions that wait for them could hold up the one that has the key, which would be a deadlock.
+    Taking a key may mean waiting for another transaction. A requeue of several jobs leaves those that have a key
+    unanswered: each needs a call of its own, unless all or none are to be moved. A requeue doesn't wait long while it
+    holds its jobs. Else other transactions that wait for these jobs could block the transaction that has the key: a
+    deadlock.
     """
     keyed: set[str] = set()
     waits = False
@@ -84,7 +85,8 @@ async def move(connection: Any, sql: Statements, order: Order, ids: Sequence[str
 async def move_due(
     connection: Any, sql: Statements, order: Due, limit: int, after: datetime | None = None
 ) -> list[Moved]:
-    """`after`: for Resume, the run_at after which to begin."""
+    """Apply the order to jobs that are due for it, and return them. `after`: for Resume, the run_at after which to
+    begin."""
     async with connection.transaction(isolation="read_committed"):
         now, rows = _read(await _lock_due(connection, sql, order, limit, after))
         if rows and isinstance(order, Rescue):
@@ -110,8 +112,8 @@ async def _lock_due(connection: Any, sql: Statements, order: Due, limit: int, af
 
 
 async def lock(connection: Any, sql: Statements, order: Order, ids: Sequence[str]) -> tuple[int, list[Row]]:
-    """The database's time, and the jobs in the order of ids. An id that was used twice stands in both tables: the live
-    job comes last."""
+    """Lock jobs. Return the database's time, and the jobs in the order of ids. An id that was used twice stands in both
+    tables: the live job comes last."""
     twice = order.verb == "delete"
     found = await connection.fetch(sql.lock_jobs, list(ids), order.reads_payload, twice)
     if missing := set(ids) - {row["id"] for row in found}:
@@ -127,18 +129,18 @@ def _read(found: list[Any]) -> tuple[int, list[Row]]:
 
 
 def row_of(found: Any, *, behind: int) -> Row:
-    """The job that stands behind so many other columns."""
+    """Return the job in a row. Its columns stand behind the first `behind` columns."""
     job_id, topic, status, *rest = found[behind:]
     return Row(job_id, topic, STATUS[status], *rest)
 
 
 def latest(found: list[Any]) -> int:
-    """The time is read after each lock: the latest is later than all of them."""
+    """Return the latest time. It is later than all locks, because the time is read after each lock."""
     return micros(max([row[0] for row in found])) if found else 0
 
 
 async def apply(connection: Any, sql: Statements, order: Order, now: int, rows: Sequence[Row]) -> list[Decision]:
-    """Decide, and write what is decided."""
+    """Decide about the rows, and write the decisions."""
     known = await holders(connection, sql, _keys(rows)) if order.takes_key else None
     if isinstance(order, Delete) and rows:
         own = [row.line or own_line(row.id) for row in rows]
@@ -162,8 +164,8 @@ async def apply(connection: Any, sql: Statements, order: Order, now: int, rows: 
 
 
 async def _with_steps(connection: Any, sql: Statements, order: Order, ids: Sequence[str]) -> Order:
-    """Fill in what the order must know of the steps of these jobs. By a fresh snapshot: their rows are locked, so that
-    no run can mark a step from now on."""
+    """Return the order with the facts that it needs about steps of these jobs, by a fresh snapshot. The rows are
+    locked, so no run can mark a step from now on."""
     if isinstance(order, CancelTimeout):
         found = await connection.fetch(sql.shielded, ids)
         return replace(order, shielded=frozenset(str(job_id) for (job_id,) in found))
@@ -176,7 +178,8 @@ async def _with_steps(connection: Any, sql: Statements, order: Order, ids: Seque
 
 
 async def _with_facts(connection: Any, sql: Statements, order: WaitOrder, rows: Sequence[Row]) -> Order:
-    """Fill in what the order must know of waits, by a fresh snapshot. A cancel asks about waiting jobs only."""
+    """Return the order with the facts that it needs about waits, by a fresh snapshot. A cancel asks about waiting jobs
+    only."""
     ids = [row.id for row in rows if row.status is Status.WAITING or not isinstance(order, Cancel)]
     if not ids:
         return order
@@ -197,7 +200,7 @@ def _keys(rows: Sequence[Row]) -> list[Held]:
 
 
 async def holders(connection: Any, sql: Statements, keys: Sequence[Held]) -> dict[Held, str]:
-    """The live jobs that have these keys, or are the open ones of these lines."""
+    """Return the ids of the live jobs that have these keys, or that are the open jobs of these lines."""
     held: dict[Held, str] = {}
     if plain := [key for key in keys if isinstance(key, LiveKey)]:
         found = await connection.fetch(sql.existing, [None] * len(plain), *map(list, zip(*plain, strict=True)))
@@ -247,7 +250,7 @@ async def _write(
         await connection.execute(sql.flow_drop_edges, [row.id for row in gone])
     if stepped := [(row.id,) for row in gone if row.step is not None]:
         await connection.executemany(sql.drop_all_steps, stepped)
-    # The archive does not say whether a job had any.
+    # The archive does not say whether a job had signals.
     if signalled := [row.id for row in gone if row.signals or row.status is Status.COMPLETED]:
         await connection.execute(sql.drop_signals, signalled)
     await _write_waits(connection, sql, order, now, written)
@@ -276,7 +279,7 @@ async def _write_waits(
 
 
 def _alike(written: Sequence[tuple[Row, Patch]]) -> list[list[Any]]:
-    """Return the rows by what is written to them, as write_moves.sql wants it."""
+    """Return the rows, grouped by equal changes, in the form for write_moves.sql."""
     alike: defaultdict[tuple[bool, str | None, str | None], list[Row]] = defaultdict(list)
     for row, patch in written:
         change = None if patch.status is None else _text(_change(patch))

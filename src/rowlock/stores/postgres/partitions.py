@@ -1,9 +1,9 @@
 """The partitions of the archive, of the steps and of the signals, one for each day (UTC) of the time in the job's id:
 created ahead of time, dropped whole.
 
-A UUIDv7 begins with 48 bits of milliseconds, so a day is a range of ids. Jobs whose id has no partition (a caller's own
-id, or a day whose partition was dropped) go to the DEFAULT partition `_jobs_archive_rest`, where `prune` finds them; so
-do their steps, in `_jobs_steps_rest`, and their signals, in `_jobs_signals_rest`.
+A UUIDv7 begins with 48 bits of milliseconds, so a day is a range of ids. Some ids have no partition: a caller's own id,
+or the id of a day whose partition was dropped. Such jobs go to the DEFAULT partition `_jobs_archive_rest`, where
+`prune` finds them. Their steps go to `_jobs_steps_rest`, and their signals to `_jobs_signals_rest`.
 
 A day of the archive and the same day of steps and signals are dropped together. Steps and signals of jobs of that day
 that are not in the archive, such as dead letters, are moved to the DEFAULT partitions.
@@ -27,12 +27,12 @@ from rowlock.stores.queries import PartitionReport, Retention
 
 MAX_DROPS = 30  # in one call
 MAX_MOVED = 10_000  # rows that are moved from the DEFAULT partition into a new one, or back, or removed from it
-# For a new partition, PostgreSQL reads the whole DEFAULT partition, which is locked meanwhile.
+# No new partition is made if the DEFAULT partition is larger: PostgreSQL reads all of it, and locks it meanwhile.
 MAX_REST = 256 << 20  # bytes
 
-# What each table is partitioned by.
+# The column by which each table is partitioned.
 _ID = {"_jobs_archive": "id", "_jobs_steps": "job_id", "_jobs_signals": "job_id"}
-# What belongs to jobs, and which jobs in _jobs have any.
+# The tables of parts of jobs, and a condition for the jobs in _jobs that have such parts.
 _PARTS = {"_jobs_steps": "j.step IS NOT NULL", "_jobs_signals": "j.signals IS NOT NULL"}
 _NAME = re.compile(r"_jobs_(?:archive|steps|signals)_(\d{8})\Z")
 _DAY = timedelta(days=1)
@@ -44,7 +44,7 @@ class _TooMany(Exception):
 
 
 _LATER = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.CheckViolationError, _TooMany)
-# Has any job finished after $1? One search of the index for each topic.
+# Whether any job has finished after $1, by one search of the index for each topic.
 _KEPT = """
 WITH RECURSIVE t (topic) AS (
     SELECT ''
@@ -57,7 +57,7 @@ SELECT EXISTS (SELECT 1 FROM t WHERE EXISTS (
 
 
 async def keep(connection: Any, target: Target, retention: Retention, ahead: int) -> PartitionReport:
-    """The report is about the archive's partitions."""
+    """Make and drop partitions. The report is about the archive's partitions."""
     now = await _now(connection)
     there = {table: await _existing(connection, target, table) for table in _ID}
     created: dict[str, list[date]] = {}
@@ -131,8 +131,9 @@ async def _drop(connection: Any, target: Target, day: date, since: datetime) -> 
 
 
 async def _drop_part(connection: Any, target: Target, table: str, day: date) -> bool:
-    """Remove the steps or signals of a day of which the archive has no job any more. Those of other jobs stay. Raise
-    _TooMany if that is too much at once: then the archive's partition stays, too, and `prune` makes it smaller."""
+    """Remove the steps or signals of a day of which the archive has no job any more. Those of jobs outside of the
+    archive stay. Raise _TooMany if they are too many at once: then the archive's partition stays, too, and `prune`
+    makes it smaller."""
     jobs, whole = _table(target, "_jobs"), _table(target, table)
     rest, part = f"{whole}_rest", _part(target, table, day)
     orphans = f"{rest} s WHERE {_span('s.job_id', day)} AND NOT EXISTS (SELECT FROM {jobs} j WHERE j.id = s.job_id)"
@@ -151,14 +152,14 @@ async def _drop_part(connection: Any, target: Target, table: str, day: date) -> 
 
 
 async def _are_many(connection: Any, rows: str) -> bool:
-    """True if there are more than MAX_MOVED. `rows`: what stands behind FROM."""
+    """Return True if there are more than MAX_MOVED rows. `rows`: the text behind FROM."""
     found = f"SELECT count(*) FROM (SELECT 1 FROM {rows} LIMIT {MAX_MOVED + 1}) s"  # noqa: S608 - our own
     many: bool = await connection.fetchval(found) > MAX_MOVED
     return many
 
 
 async def _holds(connection: Any, target: Target, day: date, since: datetime) -> bool:
-    """True if a job of the partition finished after `since`: it may have been enqueued long before."""
+    """Return True if a job of the partition finished after `since`: it may have been enqueued long before."""
     holds: bool = await connection.fetchval(_KEPT.replace("{part}", _part(target, "_jobs_archive", day)), since)
     return holds
 

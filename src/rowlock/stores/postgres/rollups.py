@@ -51,7 +51,7 @@ def _sketch(buckets: list[int] | None, counts: list[int] | None) -> Sketch:
 
 
 def read(found: list[Any]) -> Iterator[tuple[int, Rollup]]:
-    """Read the rows of series.sql."""
+    """Yield the rollups in the rows of series.sql."""
     for second, counts, waits_packed, runs_packed, waits, waits_n, runs, runs_n in found:
         if waits is None and runs is None:
             yield second, Rollup(counts, Sketch.unpack(waits_packed), Sketch.unpack(runs_packed))

@@ -1,4 +1,4 @@
-"""From PostgreSQL's rows to rowlock's values, and from values to parameters."""
+"""Makes rowlock's values of PostgreSQL's rows, and parameters of values."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ READERS: dict[type, Callable[[Any], Any]] = {
 
 
 def turn(job: Job) -> tuple[int, datetime, str]:
-    """The order in which jobs are claimed."""
+    """Return the sort key that gives the order in which jobs are claimed."""
     return -job.priority, job.run_at, job.id
 
 
@@ -80,7 +80,7 @@ def step(row: Any) -> StoredStep:
 
 
 def insert_arrays(jobs: Sequence[NewJob]) -> tuple[Sequence[Any], ...]:
-    """A column per field, in their order; without the last ones, which insert_on_conn.py sends."""
+    """Return a column per field, in their order, without the last fields, which insert_on_conn.py sends."""
     fields: list[Sequence[Any]] = list(zip(*map(astuple, jobs), strict=True))
     columns = fields[:_IF_LIVE]
     columns[_TAGS] = [tags_text(tags) for tags in columns[_TAGS]]
@@ -88,8 +88,8 @@ def insert_arrays(jobs: Sequence[NewJob]) -> tuple[Sequence[Any], ...]:
 
 
 def insert_alike(jobs: Sequence[NewJob]) -> tuple[Any, ...] | None:
-    """What the jobs have in common, if they differ in id, topic and payload only, and have no more than every job has:
-    the last parameters of insert_alike.sql."""
+    """Return the values that the jobs have in common: the last parameters of insert_alike.sql. None if the jobs differ
+    in more than id, topic and payload, or have values that few jobs have."""
     same = astuple(jobs[0])[_OPTIONS:]
     priority, run_at, delay, expires_at, key, scope, scope_id, version, max_retries, timeout, tags, trace, *_ = same
     if run_at or expires_at or key or scope or scope_id or tags or trace:
@@ -100,7 +100,7 @@ def insert_alike(jobs: Sequence[NewJob]) -> tuple[Any, ...] | None:
 
 
 def completions(settlements: list[Settlement]) -> tuple[Any, ...]:
-    """All of the same version and worker."""
+    """Return the parameters of completions that all have the same version and worker."""
     return (
         [settlement.id for settlement in settlements],
         settlements[0].version,
@@ -111,7 +111,7 @@ def completions(settlements: list[Settlement]) -> tuple[Any, ...]:
 
 
 def settle_arrays(settlements: list[Settlement], *, mixed: bool = False) -> tuple[Any, ...]:
-    """`mixed`: of several workers."""
+    """Return the parameters of settlements. `mixed`: they are of several workers."""
     moves = [settlement.transition for settlement in settlements]
     return (
         [settlement.id for settlement in settlements],
@@ -139,7 +139,7 @@ def tags_text(tags: tuple[str, ...]) -> str | None:
 
 
 def lines_text(lines: tuple[NewLine, ...]) -> str | None:
-    """Of any length: they are cut where they are kept."""
+    """Return log lines as JSON, in full length: the statement that stores them cuts them."""
     return _encode([(span(line.age), line.level, line.text) for line in lines]).decode() if lines else None
 
 
@@ -148,5 +148,5 @@ def entry_text(settlement: Settlement) -> str:
 
 
 def count(tag: str) -> int:
-    """How many rows, from a command tag such as UPDATE 5."""
+    """Return the number of rows in a command tag such as UPDATE 5."""
     return int(tag.rsplit(" ", 1)[1])

@@ -36,8 +36,8 @@ SETTLE = (
 )  # fmt: skip
 COMPLETE = ("ids", "version", "outcomes", "ran", "worker")
 
-# Whose runs may be settled: those of one worker, or each by the worker that is named with it. NULL: of any worker.
-# A waiting job that is being cancelled has none, and is no run.
+# The workers whose runs may be settled: one worker, or for each run the worker that is named with it. NULL: any worker.
+# A waiting job that is being cancelled has no worker, and is no run.
 _OF_ONE_WORKER = "locked_by = coalesce({worker}::text, locked_by)"
 _OF_EACH_WORKER = (
     "EXISTS (SELECT FROM unnest({ids}::uuid[], {worker}::text[]) AS asked (id, worker) "
@@ -47,7 +47,7 @@ _OF_EACH_WORKER = (
 # tried without this clause, which costs a tenth.
 _FIRST_STANDS = "ON CONFLICT (id) DO NOTHING"
 _AFTER_SETTLE = "(SELECT count(*) FROM held) >= 0 AND"
-# One row that says how it went, and one per claimed job, in no order: a sort costs less in Python.
+# One row with the outcome, and one row per claimed job, in no order: a sort costs less in Python.
 _CLAIMED = (
     f"SELECT seen, next_due, now, until, applied, {CLAIMED_NULLS} FROM {{source}}\n"  # noqa: S608 - our own text
     "UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, j.* FROM claimed j"
@@ -57,7 +57,7 @@ _SETTLED = "SELECT applied, {ended} AS ended, {woken} AS woken FROM settle_summa
 _WOKEN = "EXISTS (SELECT FROM moved WHERE woken)"
 # The run_at of a wait that does not end by itself. No infinity: not every driver can read that.
 _NEVER = "timestamptz '9999-12-31 23:59:59.999999+00'"
-# The most common batch has no job that stands in a line: for those an end must be noted.
+# The most common batch has no job that stands in a line. The end of such a job must be noted.
 _PLAIN = " AND line IS NULL"
 _ENDED = """
 ended AS (
@@ -72,7 +72,7 @@ _KEYS = (
 _KEYS_ON_CONN = (
     "json_to_recordset($1::text::json) AS s (id uuid, n int, topic text, scope text, scope_id text, key text)"
 )
-# Which jobs are due for a rescue of the dead: by a range, see held_by.sql. For the other passes: by the clock.
+# The jobs that are due for a pass. Jobs of dead workers: by a range, see held_by.sql. The other passes: by the clock.
 _OF_DEAD_WORKERS = "j.locked_until > '-infinity' AND j.locked_by = ANY ($2::text[])"
 _LEASE_OVER = "j.locked_until < (SELECT least(clock_timestamp(), coalesce($2::timestamptz, 'infinity')))"
 _EXPIRED = "j.status = 'pending' AND j.expires_at IS NOT NULL AND j.expires_at <= (SELECT clock_timestamp())"
@@ -93,7 +93,7 @@ _SHIELDED = (
     "WHERE s.job_id >= j.id AND s.job_id <= j.id AND s.state = 'running' AND NOT s.cancelable "
     "AND s.version = j.version)"
 )
-# Which schedules are locked. Those of a due batch that another transaction has locked are being fired.
+# The schedules to lock. If another transaction has locked a due schedule, it is firing it.
 _SCHEDULES_BY_ID = (
     "s.id = ANY (ARRAY(SELECT value::uuid FROM asked, json_array_elements_text(a->'ids'))) ORDER BY s.id FOR UPDATE"
 )
@@ -183,7 +183,7 @@ class Statements:
         self.existing = part("existing", asked=_KEYS)
         self.insert_undo_on_conn = part("insert_undo_on_conn", undo=part("insert_undo", asked=_KEYS_ON_CONN))
         self.existing_on_conn = part("existing_on_conn", existing=part("existing", asked=_KEYS_ON_CONN))
-        # The condition is said once more, without a NULL: each has an index of its own.
+        # The condition is written again, without a NULL: each form has an index of its own.
         self.audited = part("audited", whose="bulk IS NULL")
         self.audited_of_bulk = part("audited", whose="bulk = $3::uuid")
         self.audited_of_job = part("audited", whose="job_id = $4::uuid")
@@ -217,8 +217,8 @@ class Statements:
         self.stored_rows_archived = part("stored_rows", columns=archived, table="_jobs_archive", other="_jobs")
 
         self.all: frozenset[str] = frozenset(vars(self).values())
-        # They read no table, so that their plans are the same however many jobs there are. A claim's plan, made while
-        # there were none, must not be kept without the settings of a session: see PLANNER in connections.py.
+        # They read no table, so their plans are the same for any number of jobs. A claim's plan that was made while
+        # there were no jobs must not be kept without the settings of a session: see PLANNER in connections.py.
         self.lasting = frozenset([self.insert, self.insert_new, self.insert_alike, self.insert_keyed, self.ring])
 
 
@@ -243,7 +243,7 @@ def claiming(
     or_ended: str = "",
     or_woken: str = "",
 ) -> str:
-    """Return the CTEs of a claim, whose parameters are these texts."""
+    """Return the CTEs of a claim, with these texts as parameters."""
     blanks = {"columns": columns, "after_settle": after_settle, "or_ended": or_ended, "or_woken": or_woken}
     blanks |= parameters
     return _assemble(schema, "parts/claim", blanks)
@@ -257,7 +257,7 @@ def settling(schema: str, parameters: Mapping[str, str], *, whose: str = _OF_ONE
 def completing(
     schema: str, parameters: Mapping[str, str], *, conflict: str = _FIRST_STANDS, plain: bool = False
 ) -> str:
-    """`plain`: jobs that stand in a line are left out."""
+    """Return the CTEs of completions. `plain`: jobs that stand in a line are left out."""
     blanks = {"plain": _PLAIN, "ended": ""} if plain else {"plain": "", "ended": _ENDED}
     return _assemble(schema, "parts/complete", {"archived": _archiving(schema, conflict), **blanks, **parameters})
 
@@ -269,7 +269,7 @@ def _archiving(schema: str, conflict: str) -> str:
 
 
 def _assemble(schema: str, name: str, blanks: Mapping[str, str]) -> str:
-    """Return the text of a file with its own blanks filled, and those that any statement may have."""
+    """Return the text of a file with its own blanks filled, and the blanks that any statement may have."""
     return sql.fill(sql.fill(sql.load(PACKAGE, name), blanks), _shared(schema)).strip()
 
 

@@ -1,4 +1,4 @@
-"""Steps of jobs. One statement stores what runs say about them, on any driver."""
+"""Steps of jobs. One statement stores the marks of runs, on any driver."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _MARK = ("name", "n", "position", "function", "state", "retries", "cancelable", 
 
 
 class Marked(NamedTuple):
-    """A job's row as `checkpoint` has locked it. `written`: with the marks; else the statement must be repeated, if the
-    guard holds."""
+    """A job's row as `checkpoint` has locked it. `written`: the marks are stored; else the statement must be repeated,
+    if the guard holds."""
 
     status: str
     version: int
@@ -26,7 +26,7 @@ class Marked(NamedTuple):
 
 
 def checkpoint(sql: Statements, runs: Mapping[MarkingRun, RunMarks]) -> Query:
-    """No two of the same job. `read_marked` reads the answer."""
+    """Return the statement that stores these marks, of runs of different jobs. `read_marked` reads the answer."""
     asked = [
         {
             "id": run.id,

@@ -136,7 +136,7 @@ log = logging.getLogger("rowlock")
 ATTEMPTS = 8  # of a verb that lost a race: a deadlock, or a key that came and went
 MARK_ATTEMPTS = 100  # of a checkpoint or a wait; it is repeated if its rows changed while it waited for their locks
 RINGS = 0.01  # seconds between two in which an insert rings: a NOTIFY takes a global lock when it commits
-FEW_LINED = 10  # times as many completions are tried without lines: the root of a flow may be alone among its children
+FEW_LINED = 10  # times as large a batch is tried without lines: a flow's root may be alone among its children
 LINED = 1.0  # seconds for which completions are settled with their lines, after some of them stood in one
 NOTHING = Claimed([], contended=False, next_due=None)
 _PARTITIONS = 600.0  # seconds between two looks at the archive's partitions
@@ -144,7 +144,7 @@ _TRAITS = Traits(any_loop=False, is_private=False, watches_commits=False)
 
 
 class _Row(NamedTuple):
-    """A job as it stands; `worker` is locked_by."""
+    """The current state of a job; `worker` is locked_by."""
 
     status: Status
     version: int
@@ -153,7 +153,7 @@ class _Row(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """The same of a row that we had locked."""
+    """The state of a job whose row the statement had locked."""
 
     status: str
     version: int
@@ -302,8 +302,8 @@ class PostgresStore:
             raise
 
     async def _insert_lined(self, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
-        """Jobs of which some stand in a line, count once or are throttled. A repeat is recognised by the ids. No
-        statement carries a deadline: one that arrives too late is in a transaction that is never committed."""
+        """Insert jobs of which some stand in a line, count once or are throttled. A repeat is recognised by the ids. No
+        statement carries a deadline: a statement that arrives too late is in a transaction that is never committed."""
 
         async def run(connection: Any) -> list[Enqueued]:
             async def ask(query: Query) -> str:
@@ -374,7 +374,7 @@ class PostgresStore:
     async def _ring_for_others(self) -> None:
         try:
             await self.ring()
-        except errors.StoreError as error:  # no error of the caller, whose statement is committed
+        except errors.StoreError as error:  # not the caller's error: its statement is committed
             log.warning("no worker was woken: %s", error)
 
     async def _claim(self, claim: Claim) -> Claimed:
@@ -394,14 +394,14 @@ class PostgresStore:
         """Unblock jobs if there is a note that something has ended in their lines. Then it pays to claim again."""
         if not claimed.ends:
             return claimed
-        if claimed.jobs:  # they need not wait for it
+        if claimed.jobs:  # these jobs need not wait for it
             self._advance_behind()
         unblocked = self._advancing is not None or bool(await self._advance(once=True))
         return structs.replace(claimed, ends=False, contended=unblocked or claimed.contended)
 
     async def _advance(self, *, once: bool = False) -> set[str]:
-        """Return the ids of the jobs that are unblocked. `once`: no more than a batch, so that workers can begin with
-        these. A task unblocks the rest meanwhile."""
+        """Unblock jobs, and return their ids. `once`: no more than a batch, so that workers can begin with these. A
+        task unblocks the rest meanwhile."""
         heads: set[str] = set()
         more = True
         while more and not (once and heads):
@@ -426,8 +426,8 @@ class PostgresStore:
             self._advancing = None
 
     async def _advance_batch(self) -> tuple[set[str], bool]:
-        """Return the ids of the jobs that are unblocked, and whether there may be more to do. An error is no error of
-        the caller, whose own statement is committed: the notes stay, and the next claim finds them."""
+        """Unblock a batch of jobs. Return their ids, and whether there may be more to do. An error is not the caller's,
+        whose own statement is committed: the notes stay, and the next claim finds them."""
         try:
             heads, more = await self._with_connection(lambda connection: advance_lines(connection, self._sql))
         except errors.StoreError as error:
@@ -439,7 +439,7 @@ class PostgresStore:
         return heads, more
 
     def _is_late(self, found: list[Any], not_after: datetime | None) -> bool:
-        """Did a claim come too late? Then it has claimed nothing."""
+        """Return True if a claim came too late. Then it has claimed nothing."""
         return self._clock.was_late(found[0]["now"], not_after) and len(found) == 1
 
     def _ask(self, claim: Claim) -> _Asked:
@@ -455,7 +455,7 @@ class PostgresStore:
         jobs = [rows.claimed_job(row, claim.worker, now, until, started) for row in found[1:]]
         jobs.sort(key=rows.turn)
         looked = now - timedelta(seconds=time.monotonic() - asked.sent)  # it may have waited for locks since
-        if jobs or not contended:  # of those that are locked, or too large, only what comes before is dealt with
+        if jobs or not contended:  # if some jobs are locked, or too large, only the jobs before them are dealt with
             asked.lanes.learn(asked.plan, len(jobs) if contended else claim.limit, jobs, dead, looked)
         self._due.learn(asked.due_after, dead_due, looked, done=next_due is None or next_due > 0)
         size = sum([len(row[rows.CLAIMED_PAYLOAD]) for row in found[1:]])
@@ -472,7 +472,7 @@ class PostgresStore:
             [(applied, ended, woken)] = await self._settle(batch)
             claimed = None if claim is None else NOTHING
             await self._follow_up(ended, woken)
-        elif self._claim_bounds.of(claim.lanes).limited:  # what is settled makes room for others
+        elif self._claim_bounds.of(claim.lanes).limited:  # the settled jobs make room for jobs of limited topics
             [(applied, ended, woken)] = await self._settle(batch)
             await self._follow_up(ended, woken)
             claimed = await self.claim(claim)
@@ -492,8 +492,9 @@ class PostgresStore:
         return Settled(verdicts, claimed)
 
     async def _settle(self, batch: list[Settlement], *claim: Any, plain: bool = True) -> list[Any]:
-        """`plain`: it may be tried with the statement that leaves out jobs that stand in a line. Not while such jobs
-        are on their way: each of them would cost a look and a second statement."""
+        """Run the statement that settles a batch, and return its rows. `plain`: first try the statement that leaves out
+        jobs that stand in a line. It is not tried while such jobs are expected: each of them would cost a look and a
+        second statement."""
         version, worker = batch[0].version, batch[0].worker
         complete = (
             plain
@@ -507,7 +508,7 @@ class PostgresStore:
         async def run(connection: Any) -> list[Any]:
             nonlocal complete
             if complete:
-                complete = False  # but once: a conflict means that the archive has one of them already
+                complete = False  # only once: a conflict means that the archive has one of the jobs already
                 statement = self._sql.complete_and_claim if claim else self._sql.complete
                 parameters = rows.completions(batch)
             elif all(one.worker == worker for one in batch):
@@ -522,8 +523,9 @@ class PostgresStore:
         return await self._with_connection(run)
 
     async def _follow_up(self, ended: bool, woken: bool, *, claims: bool = False) -> bool:
-        """Do what a settle calls for that claims nothing itself. `woken`: a job is ready again, and no worker knows.
-        `claims`: its worker claims again at once, if this returns True: jobs are unblocked."""
+        """Unblock jobs and wake workers after a settle without a claim of its own. Return True if jobs are unblocked.
+        `woken`: a job is ready again, and no worker knows it. `claims`: if this returns True, the worker claims again
+        at once."""
         unblocked = await self._advance(once=True) if ended else set()
         if woken or len(unblocked) > claims:
             await self._ring_for_others()
@@ -532,9 +534,9 @@ class PostgresStore:
     async def _verdicts(
         self, settlements: Sequence[Settlement], done: set[int], claimed: Claimed | None
     ) -> tuple[list[Verdict], bool]:
-        """What became of those that are not `done`, by a fresh look; what would pass the guard now is tried again.
-        `claimed` came after them, in the same statement: none of it is theirs, though it may have their version. Also
-        return whether jobs are unblocked by them."""
+        """Return the verdicts, and whether jobs are unblocked by these settlements. Look afresh at the settlements that
+        are not `done`, and try those again that would pass the guard now. `claimed` is from the same statement and came
+        after them. So a claimed job is not held by an old run, though it may have the version of a settlement."""
         unblocked = False
         new = {(job.id, job.version) for job in claimed.jobs} if claimed else set()
         standing: dict[str, _Row] = {}
@@ -564,7 +566,7 @@ class PostgresStore:
         return verdicts, unblocked
 
     async def _standing(self, ids: Sequence[str]) -> dict[str, _Row]:
-        """By a fresh snapshot."""
+        """Return the current state of these jobs, by a fresh snapshot."""
         found = await self._fetch(self._sql.standing, list(ids))
         return {
             str(job_id): _Row(rows.STATUS[status], version, worker, decode(history) if history else [])
@@ -583,7 +585,7 @@ class PostgresStore:
         return [Hold.KEPT if beat.id in marked else next(holds) for beat in beats]
 
     async def _mark(self, beats: Sequence[Beat]) -> set[str]:
-        """Write start marks with a statement of their own. The ids of those that have them now."""
+        """Write start marks with a statement of their own. Return the ids of the jobs that have them now."""
         version, worker = beats[0].version, beats[0].worker
         if worker is None or not all(one.started and (one.version, one.worker) == (version, worker) for one in beats):
             return set()
@@ -621,7 +623,7 @@ class PostgresStore:
         for _ in range(MARK_ATTEMPTS):
             if not left:
                 break
-            # A job once in a statement: what another worker says about it comes after that.
+            # Each job only once in a statement: marks of another run of the job come after that.
             batch = {run: left[run] for run in {run.id: run for run in reversed(left)}.values()}
             query = checkpoint(self._sql, batch)
             [(answer,)] = await self._fetch(query.text, query.parameter)
@@ -734,13 +736,13 @@ class PostgresStore:
     async def _try_partitions(self, retention: Retention) -> None:
         try:
             await self.keep_partitions(retention)
-        except errors.AccessDenied as error:  # only the tables' owner may: say it once, the default part takes all
+        except errors.AccessDenied as error:  # only the tables' owner may: warn once, the default part takes all jobs
             self._may_partition = False
             log.warning("the archive's daily parts can't be kept: %s", error)
 
     async def keep_partitions(self, retention: Retention, *, ahead: int = 3) -> PartitionReport:
-        """Make the archive's parts for today and `ahead` days more, and drop those that hold no job any more. Doesn't
-        wait long for a lock: the next call does what this one can't."""
+        """Make the archive's parts for today and `ahead` days more, and drop the parts that hold no job any more. It
+        doesn't wait long for a lock: the next call does the work that this call can't do."""
         async with self._connections.acquire() as connection:
             return await partitions.keep(connection, self._target, retention, ahead)
 
@@ -787,7 +789,7 @@ class PostgresStore:
         return [answers[job_id] for job_id in ids]
 
     async def _move(self, ids: Sequence[str], order: Order) -> dict[str, Changed]:
-        """Wait for another transaction that holds the key of a job, without holding anything meanwhile."""
+        """Apply the order. If another transaction holds the key of a job, wait for it without holding any lock."""
         patience = time.monotonic() + self._target.command_timeout
         pause = 0.01
         while True:
@@ -1096,7 +1098,8 @@ class PostgresStore:
         return found
 
     async def _with_connection(self, run: Callable[[Any], Awaitable[T]]) -> T:
-        """Run a verb on a connection of its own; again if others made the database roll it back."""
+        """Run a verb on a connection of its own. Run it again if the database rolled it back because of other
+        transactions."""
         attempt = 1
         while True:
             try:
@@ -1118,7 +1121,7 @@ class PostgresStore:
     # ── Lists and numbers. Last, because from here on `list` is a verb ──
 
     async def stats(self, topic: str | None = None) -> Stats:
-        bounds = (BOUND, MAX_TOPICS + 2)  # one row is for all topics, one more tells that there are more
+        bounds = (BOUND, MAX_TOPICS + 2)  # one row is for all topics, one more row tells that there are more
         if topic is None:
             found = await self._fetch(self._sql.stats, *bounds)
         else:
@@ -1145,7 +1148,7 @@ class PostgresStore:
 
 
 def _may_settle(settlement: Settlement, row: _Row | None) -> bool:
-    """The guard of settle.sql, on a row read later."""
+    """Return True if the row, read later, passes the guard of settle.sql."""
     if row is None or row.version != settlement.version or not _has_lease(row, settlement.worker):
         return False
     if row.status is Status.PROCESSING:
@@ -1154,7 +1157,8 @@ def _may_settle(settlement: Settlement, row: _Row | None) -> bool:
 
 
 def _has_lease(row: _Row | _Seen, worker: str | None) -> bool:
-    """True if this worker has it; None: any. A waiting job that is being cancelled may have none."""
+    """Return True if this worker has the lease; None: any worker. A waiting job that is being cancelled may have no
+    lease."""
     return row.worker is not None and same_worker(worker, row.worker)
 
 
@@ -1167,7 +1171,8 @@ def _judge(settlement: Settlement, row: _Row | None) -> Verdict:
 
 
 def _hold(version: int, worker: str | None, seen: _Seen | None, elsewhere: _Row | None) -> Hold:
-    """`seen`: the row as we locked it; `elsewhere`: the row as others see it, if another transaction had locked it."""
+    """Return how a run stands. `seen`: the row, if the statement locked it; `elsewhere`: the committed row, if another
+    transaction had locked it."""
     row = seen or elsewhere
     if row is None or row.version != version or not _has_lease(row, worker) or row.status not in HELD:
         return Hold.LOST
@@ -1177,5 +1182,5 @@ def _hold(version: int, worker: str | None, seen: _Seen | None, elsewhere: _Row 
 
 
 def _same(at: Any) -> Any:
-    """A time, as the driver gives it."""
+    """Return a time unchanged: the driver makes datetimes."""
     return at

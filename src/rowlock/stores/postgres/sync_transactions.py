@@ -22,7 +22,7 @@ _KIND = "psycopg Connection"
 @contextmanager
 def sync_transaction(target: Target, guard: Guard) -> Iterator[Any]:
     with closing(_connect(target)) as connection:
-        # The driver's own block, in which it refuses commit() and rollback() by itself.
+        # The driver's own block: inside of it, the driver itself refuses commit() and rollback().
         transaction = connection.transaction()
         with _lost(connection, target, errors.StoreUnavailable, "at the BEGIN"):
             transaction.__enter__()

@@ -20,13 +20,13 @@ MOST_IDLE = 10  # idle connections that are kept; handlers may use more at once
 KEEP = 60.0  # seconds that an idle connection is kept
 _KIND = "asyncpg Connection"
 _PATIENCE = 5.0  # seconds to clean up a connection before it is closed
-# Errors by which a server says goodbye: it is about to close the connection.
+# Errors with which a server announces that it is about to close the connection.
 _GOODBYE = (
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
-    asyncpg.InternalClientError,  # the driver lost count: seen when the server was killed between two messages
+    asyncpg.InternalClientError,  # the driver lost track: seen when the server was killed between two messages
 )
 _FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -46,12 +46,13 @@ class _Connection(asyncpg.Connection):
 
 
 class Transactions:
-    """They have connections of their own, because claim and settle must never wait for a handler. These have the
-    server's settings: the store's would give the application's statements strange plans."""
+    """The transactions of runs. They have connections of their own, because claim and settle must never wait for a
+    handler. These connections have the server's settings: the store's settings would give the application's statements
+    strange plans."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._idle: dict[Any, asyncio.TimerHandle] = {}  # the one used last is taken first
+        self._idle: dict[Any, asyncio.TimerHandle] = {}  # the last used connection is taken first
 
     @asynccontextmanager
     async def begin(self, guard: Guard) -> AsyncIterator[Any]:
@@ -80,7 +81,7 @@ class Transactions:
         while self._idle:
             connection, timer = self._idle.popitem()
             timer.cancel()
-            with suppress(*_FAILURES):  # it is gone already, which is what we want
+            with suppress(*_FAILURES):  # the connection is gone already, as wanted
                 await connection.close(timeout=FAREWELL)
 
     async def _begun(self) -> tuple[Any, Any]:
@@ -90,7 +91,7 @@ class Transactions:
         while self._idle:
             connection, timer = self._idle.popitem()
             timer.cancel()
-            with suppress(*_FAILURES):  # it had been cut off while it was idle
+            with suppress(*_FAILURES):  # the server had closed it while it was idle
                 return connection, await self._begin(connection)
         connection = await self._connections.connect_plain(_Connection)
         with self._lost(connection, errors.StoreUnavailable, "at the BEGIN"):

@@ -1,4 +1,4 @@
-"""Waits: one statement asks whether a run must wait."""
+"""Waits: one statement finds out whether a run must wait."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def asked(wait: Wait) -> str:
 
 
 class Answer(NamedTuple):
-    """The answer of take_signal.sql. `written`: it is stored how the wait stands; else the statement must be repeated,
+    """The answer of take_signal.sql. `written`: the state of the wait is stored; else the statement must be repeated,
     if the guard holds."""
 
     status: str
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
 
 
 def awaited(answer: Answer) -> Awaited:
-    """What the run must know, of an answer that is written."""
+    """Return the part of a written answer that the run must know."""
     state = StepState(answer.state or "")
     if state is StepState.RUNNING:
         left = None if answer.left is None else max(answer.left, 0.0)

@@ -33,7 +33,8 @@ def gone(slot: Slot) -> Enqueued:
 
 
 class Throttled(Struct, frozen=True):
-    """Which jobs of a batch are not inserted. `held`: another job answers. `behind`: an earlier one of the batch."""
+    """The jobs of a batch that are not inserted. `held`: another job answers. `behind`: an earlier job of the batch
+    answers."""
 
     held: dict[int, Slot] = {}
     behind: dict[int, int] = {}
@@ -82,7 +83,7 @@ def write_throttles(texts: Statements, jobs: Sequence[NewJob], answers: Mapping[
 
 def replace_waiting(texts: Statements, groups: Sequence[Group]) -> Queries[dict[int, Enqueued]]:
     """Replace the payloads of jobs that no worker has claimed; they are locked until the transaction ends. Return the
-    answers, by number. Those of lines in which nothing waits are missing."""
+    answers, by number. Lines in which no job waits have no answer."""
     lines = {group.job.line: group for group in groups}
     found = _rows((yield Query(texts.debounce_lock_on_conn, _text(list(lines)))))
     now = max((at for at, _ in found), default=0)

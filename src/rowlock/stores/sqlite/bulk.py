@@ -37,13 +37,14 @@ from rowlock.stores.sqlite.rows import Times, json_text, span, sql
 
 _COLUMNS = "j.created, j.version + coalesce(json_array_length(j.history), 0) + j.history_dropped AS events"
 LONGEST_LOOK = 20.0  # seconds that a preview may take to list its jobs: it keeps all other writers waiting
-_STEPS = 100_000  # of SQLite's machine, between two looks at the time
+_STEPS = 100_000  # steps of SQLite's virtual machine between two looks at the time
 
 # ── The preview ──
 
 
 def create(conn: Connection, now: int, bulk: NewBulk, filter: Filter) -> Bulk:
-    """In a transaction, which must be rolled back if it raises. An existing bulk action was made by an earlier try."""
+    """Make a preview in a transaction, which must be rolled back if this raises. An existing bulk action was made by an
+    earlier try."""
     if there := find(conn, [bulk.id], None, 1):
         return there[0]
     wanted = fitting(bulk.action, filter)

@@ -1,4 +1,4 @@
-"""claim: the heads of the lanes, merged, and one UPDATE for what was chosen."""
+"""claim: merges the heads of the lanes, and claims the chosen jobs by one UPDATE."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rowlock.stores.base import Claim, Claimed
 from rowlock.stores.limits import Taken, add_limited
 from rowlock.stores.sqlite.rows import COMMON, RARE, RULES, Times, json_text, span, sql
 
-_Candidate = tuple[int, int, str, int]  # what they are ordered by: -priority, run_at, id; and n
+_Candidate = tuple[int, int, str, int]  # the sort key (-priority, run_at, id), and n
 
 _UNUSED: list[Any] = [None] * len(RARE) + [0]  # and no history entries
-# JSON is decoded already. The whole loop is compiled: a call for each job would take a tenth more.
+# JSON is decoded already. The whole loop is compiled: a call for each job would take a tenth longer.
 _RULES = {**RULES, "json": "{}", "json?": "{}", "tags": "tuple({}) if {} else ()", "float": "float({})"}
 _GIVEN = {**columns.CLAIM_SETS, "events_count": "1 + version + entries"}
 _jobs_of: Callable[..., list[Job]] = columns.compile_function(
@@ -44,13 +44,13 @@ _jobs_of: Callable[..., list[Job]] = columns.compile_function(
 )
 
 _PART = 500  # jobs in one answer, which is in memory as text, too …
-_FEW = 20  # … and in the first one, before it is known how large they are
+_FEW = 20  # … and in the first answer, before it is known how large they are
 
 _candidates = msgspec.json.Decoder(list[_Candidate]).decode
 
 
 class _Lease(NamedTuple):
-    """What a claim sets, as the jobs have it."""
+    """The values that a claim sets, in the form that jobs have."""
 
     worker: str
     until: datetime
@@ -98,7 +98,8 @@ def heads(conn: Connection, now: int, lanes: Sequence[Lane], limit: int) -> list
         return []
     if len(lanes) == 1:
         return _head(conn, now, lanes[0], limit, 0)
-    # Of many deep lanes each will give a part only: ask each for twice its share, then those for more that gave all.
+    # Each of many deep lanes will give a part only. So ask each lane for twice its share. Then ask the lanes for more
+    # that gave all of that.
     share = min(limit, 2 * limit // len(lanes) + 8)
     found = [(lane, _head(conn, now, lane, share, 0)) for lane in lanes]
     chosen = sorted(candidate for _, head in found for candidate in head)[:limit]
@@ -118,8 +119,8 @@ def _head(conn: Connection, now: int, lane: Lane, limit: int, offset: int) -> li
 
 
 def take(conn: Connection, now: int, claim: Claim, numbers: list[int], *, start: bool) -> tuple[list[Job], int]:
-    """The jobs, and the bytes of their payloads. They are read part by part until there are enough bytes; then what was
-    read is claimed."""
+    """Claim jobs. Return them, and the bytes of their payloads. They are read part by part until there are enough
+    bytes; then the jobs that were read are claimed."""
     until, started = now + span(claim.lease), now if start else None
     times = Times()
     lease = _Lease(claim.worker, times[until], times[now], times[started])
@@ -137,7 +138,7 @@ def take(conn: Connection, now: int, claim: Claim, numbers: list[int], *, start:
 
 
 def _fitting(most: int, size: int, count: int) -> int:
-    """How many more jobs to read: a few at first, then as many as fit by what was seen."""
+    """Return how many more jobs to read: a few at first, then as many as fit by the average size so far."""
     return _FEW if not count else min(_PART, max(1, (most - size) * count // max(size, 1)))
 
 

@@ -1,4 +1,4 @@
-"""Opening the file: what can go wrong is found here, and said with the path and the way out."""
+"""Opens the file. Errors name the path and tell what to do."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from rowlock.stores.sqlite.translate_errors import primary_code, translate, tran
 
 Synchronous = Literal["full", "normal"]
 
-OLDEST = (3, 35, 0)  # RETURNING
-_WRITER_PATIENCE = 5  # ms that SQLite waits for a lock by itself; Database goes on waiting in its own loop
+OLDEST = (3, 35, 0)  # the first version with RETURNING
+_WRITER_PATIENCE = 5  # ms that SQLite waits for a lock by itself; SqliteConnection goes on waiting in a loop
 _PRAGMAS = (
-    "PRAGMA journal_size_limit = 67108864",  # a WAL that a long reader let grow shrinks again
+    "PRAGMA journal_size_limit = 67108864",  # shrinks a WAL that has grown because of a long reader
     "PRAGMA temp_store = memory",
     "PRAGMA cache_size = -16384",  # KiB
 )
@@ -56,8 +56,8 @@ def connect_writer(
     factory: type[sqlite3.Connection] = sqlite3.Connection,
     create: bool = True,
 ) -> sqlite3.Connection:
-    """A connection that writes; makes the file if it is missing and `create` says so. WAL stays on in the file for
-    everyone."""
+    """Return a connection that writes. Make the file if it is missing and `create` says so. WAL stays on in the file
+    for all processes."""
     conn = _connect(path, "rwc" if create else "rw", _WRITER_PATIENCE, factory)
     try:
         _switch_to_wal(conn, path, busy_timeout)
@@ -97,7 +97,8 @@ def _connect(path: str, mode: str, patience: int, factory: type[sqlite3.Connecti
 
 
 def _switch_to_wal(conn: sqlite3.Connection, path: str, busy_timeout: float) -> None:
-    """Several processes that do this at once are told "locked" whatever the busy_timeout."""
+    """Switch to WAL, and try again while the file is locked: several processes that do this at once are told "locked"
+    whatever the busy_timeout."""
     deadline = time.monotonic() + busy_timeout
     while True:
         try:
@@ -115,17 +116,18 @@ def _switch_to_wal(conn: sqlite3.Connection, path: str, busy_timeout: float) -> 
 
 
 def _probe(conn: sqlite3.Connection, path: str) -> None:
-    """Can it really be written to? Permissions alone don't tell: think of root, immutable files, read-only mounts."""
+    """Raise an error if the file can't be written to. Permissions alone don't tell: think of root, immutable files,
+    read-only mounts."""
     try:
         conn.execute("BEGIN IMMEDIATE")
         conn.execute("ROLLBACK")
     except sqlite3.Error as error:
-        if primary_code(error) != sqlite3.SQLITE_BUSY:  # busy: others are writing to it, so it can be done
+        if primary_code(error) != sqlite3.SQLITE_BUSY:  # busy: another process is writing to it, so it can be done
             raise translate(error, path) from error
 
 
 def check_path(path: str, *, force_network_fs: bool) -> bool:
-    """Does the file exist? Raises if it couldn't be opened for writing, or made."""
+    """Return True if the file exists. Raise an error if it could not be opened for writing, or made."""
     if not path or "\0" in path:
         raise StoreError(f"{path!r} is not a path; use None for a database in memory")
     file = Path(path)

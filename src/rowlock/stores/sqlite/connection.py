@@ -34,9 +34,10 @@ def microseconds() -> int:
 
 
 class SqliteConnection:
-    """`where` names the database in messages. `reopen` makes another one, on the file that is at the path now."""
+    """`where` names the database in messages. `reopen` makes another connection, on the file that is at the path
+    now."""
 
-    files: Files | None = None  # the files that the connection has open; None: in memory, or it doesn't matter
+    files: Files | None = None  # the files that the connection has open; None: in memory, or unimportant
     reopened = 0  # how often another file has taken the place of the one that was open
 
     def __init__(
@@ -55,7 +56,7 @@ class SqliteConnection:
         self._busy_timeout = busy_timeout
         self._reopen = reopen
         self._in_doubt = False  # at the last look, not all files were there
-        self._seen = self._log_seen = 0.0  # when they were
+        self._seen = self._log_seen = 0.0  # times at which all were there
 
     def close(self) -> None:
         disconnect(self.conn)
@@ -64,7 +65,7 @@ class SqliteConnection:
 
     def use(self) -> None:
         """Call this before every use. If another file is at the path, go on with that one. Raise StoreUnavailable if
-        there is none, or none that can be used; then the old one stays open, because it may come back."""
+        there is none, or none that can be used; then the old file stays open, because it may come back."""
         files = self.files
         if files is None or time.monotonic() - self._seen < _JUST_SEEN:
             return
@@ -82,7 +83,7 @@ class SqliteConnection:
         self._in_doubt = False
 
     def _move_to(self, reopen: Callable[[], SqliteConnection], files: Files) -> None:
-        rollback(self.conn)  # one may have failed
+        rollback(self.conn)  # an earlier ROLLBACK may have failed
         files.abandon(complete=self._copy_log())
         new = reopen()
         self.close()
@@ -90,7 +91,7 @@ class SqliteConnection:
         self.reopened += 1
 
     def _copy_log(self) -> bool:
-        """True if all of the write-ahead log is in the file now."""
+        """Copy the write-ahead log into the file. Return True if all of it is in the file now."""
         try:
             busy, frames, copied = self.conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error:
@@ -141,7 +142,7 @@ class SqliteConnection:
 
     @contextmanager
     def transaction(self) -> Iterator[int]:
-        """All or nothing. Yields the time, which is read once the write lock is held."""
+        """Run the block in a transaction: all or nothing. Yield the time, which is read once the write lock is held."""
         committing = False
         try:
             self.begin()
@@ -157,7 +158,8 @@ class SqliteConnection:
             raise
 
     def begin(self) -> None:
-        """Begin a transaction with the write lock. Raise StoreBusy if others hold the lock for the busy timeout."""
+        """Begin a transaction with the write lock. Raise StoreBusy if other connections hold the lock for the busy
+        timeout."""
         if self.conn.in_transaction:  # a ROLLBACK failed
             rollback(self.conn)
         since = None
@@ -189,7 +191,7 @@ class SqliteConnection:
 
     def migrate(self) -> list[Migration]:
         applied: list[Migration] = []
-        while self.pending_migrations():  # asked before the lock is taken: mostly there is nothing to do
+        while self.pending_migrations():  # checked before the lock is taken: mostly there is nothing to do
             with self.transaction() as now:
                 migration = migrate.apply_next(self.conn, now, self.where)
             if migration is not None:
@@ -197,7 +199,8 @@ class SqliteConnection:
         return applied
 
     def pending_migrations(self, *, whole: bool = False) -> list[Migration]:
-        """`whole`: also raise SchemaDamaged if something is gone that migrations have made."""
+        """Return the migrations that are still to be applied. `whole`: also raise SchemaDamaged if something is gone
+        that migrations have made."""
         with translated(self.where):
             found = migrate.missing(self.conn, self.where)
             if whole:
@@ -225,14 +228,14 @@ class SqliteConnection:
             self.hurry = hurry
 
     def is_copy(self) -> bool:
-        """True if the tables were in another file before."""
+        """Return True if the tables were in another file before."""
         return self.files is not None and self._mark() not in (None, tag(self.files.main))
 
     def _mark(self) -> str | None:
         with translated(self.where):
             return mark_of(self.conn)
 
-    # ── Commits of others ──
+    # ── Commits of other connections ──
 
     def mark(self) -> str:
         """Return a text that changes with every commit, also with those of this connection."""
@@ -257,5 +260,5 @@ def rollback(conn: sqlite3.Connection) -> None:
             conn.execute("ROLLBACK")
         except sqlite3.Error:
             return
-        except MemoryError:  # a handler ate it all; until we are done, no other connection can write
+        except MemoryError:  # a handler has taken all memory; until the ROLLBACK, no other connection can write
             time.sleep(_PAUSE)

@@ -1,4 +1,4 @@
-"""Count what becomes of jobs and of their runs, by topic, in the transaction that does it."""
+"""Counts the ends of jobs and of their runs, by topic, in the transaction that ends them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _COLUMN = {
 }
 _EXECUTIONS, _EXECUTION_US, _RETRIED, _LOST, _REQUEUED = range(4, 9)
 
-Ended = tuple[str, Status, int | None]  # topic, how, and for how many microseconds it ran
+Ended = tuple[str, Status, int | None]  # topic, the status after it, and the microseconds of the run
 
 
 def count(conn: Connection, now: int, ended: Iterable[Ended], retried: Iterable[str], runs: Mapping[str, Runs]) -> None:
-    """Count jobs that have ended; `ended` may have jobs that have not, which are passed over.
+    """Count jobs that have ended. Jobs in `ended` that have not ended are passed over.
 
-    `retried`: the topics of runs that were put back for a retry. `runs`: by topic, how long those took that ended by
+    `retried`: the topics of runs that were put back for a retry. `runs`: by topic, the times of the runs that ended by
     themselves.
     """
     topics: defaultdict[str, list[int]] = defaultdict(lambda: [0] * _REQUEUED)
@@ -44,7 +44,8 @@ def count(conn: Connection, now: int, ended: Iterable[Ended], retried: Iterable[
 
 
 def add_moves(conn: Connection, now: int, tallies: Mapping[str, Counter[str]]) -> None:
-    """Count what patches say (core.moves.COUNTERS), by topic. A requeue takes an end back: its count is negative."""
+    """Count the tallies of patches (core.moves.COUNTERS), by topic. A requeue takes an end back: its count is
+    negative."""
     ends: dict[str, list[int]] = {}
     requeues: dict[str, list[int]] = {}
     for topic, tally in tallies.items():
@@ -79,8 +80,8 @@ def add(
 
 
 def _row(counts: list[int], is_new: bool) -> list[int]:
-    """All counters of a topic. A run is never shorter than nothing, also if the clock was set back: no counter of time
-    may fall."""
+    """Return all counters of a topic. The time of runs is at least 0, also if the clock was set back: no counter of
+    time may fall."""
     row = [*counts, *([0, 0, 0] if is_new else [-ends for ends in counts[_FAILED : _CANCELLED + 1]])]
     row[_EXECUTION_US] = max(row[_EXECUTION_US], 0)
     return row

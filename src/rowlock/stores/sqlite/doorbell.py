@@ -1,6 +1,6 @@
 """Waking up: in this process by a call, across processes by watching PRAGMA data_version.
 
-Where the system tells us that the write-ahead log is being written to, we look when it does; else every now and then.
+Where the system reports writes to the write-ahead log, the watcher looks after each report; else every now and then.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Doorbell:
 
 class Look(NamedTuple):
     """`reopened`: how often another file has taken the place of the one that was watched. `version`: changes with every
-    commit of others."""
+    commit of other connections."""
 
     reopened: int
     version: int
@@ -105,8 +105,8 @@ class Watcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """After the doorbell was closed. Waits for the thread, which takes no time: its connection must be closed
-        before the last one is."""
+        """Stop the thread, after the doorbell was closed, and wait for its end, which takes no time. Its connection
+        must be closed before the last connection of the store."""
         with self._turn:
             self._stopped.set()
             if self._written is not None:
@@ -145,7 +145,7 @@ class Watcher:
         return seen != before
 
     def _watch_anew(self) -> None:
-        """Another file has another log."""
+        """Watch the log anew: another file has another log."""
         with self._turn:
             if self._written is not None and self._log is not None and not self._stopped.is_set():
                 self._written.close()

@@ -1,4 +1,4 @@
-"""Dead letters in groups: one writer gives them their fingerprints, the reader groups by them."""
+"""Dead letters in groups: the writer gives them their fingerprints, the reader groups by these."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The fence: the last statement before the COMMIT of a transaction that belongs to a run. Under the write lock, so
-what it reads holds until then."""
+"""The fence: the last statement before the COMMIT of a transaction that belongs to a run. It runs under the write lock,
+so its reads stay true until the COMMIT."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rowlock.stores.sqlite.steps import checkpoint
 
 
 def fence(conn: Connection, now: int, guard: Guard) -> None:
-    """The run holds its lease, and what is asked for is done: a step's result is stored, the job is completed. Else
-    LeaseLost."""
+    """Raise LeaseLost if the run has lost its lease. Else store the step's result and complete the job, as the guard
+    says."""
     held = True
     if guard.checkpoint is not None:
         held = checkpoint(conn, now, [guard.checkpoint]) != [Hold.LOST]

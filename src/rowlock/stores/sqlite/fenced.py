@@ -42,10 +42,10 @@ class FencedConnection(sqlite3.Connection):
         self._longest = 0.0
         self._watchdog: threading.Timer | None = None
 
-    # ── The transaction, from without ──
+    # ── Steering the transaction ──
 
     def watch(self, longest: float) -> None:
-        """The transaction has begun: from now on it has so many seconds."""
+        """Start the watchdog: the transaction has begun, and may take so many seconds."""
         self._longest = longest
         self._phase = _Phase.OPEN
         watchdog = threading.Timer(longest, self._expire)
@@ -77,7 +77,7 @@ class FencedConnection(sqlite3.Connection):
             raise
 
     def end(self) -> None:
-        """Roll back what is still open, and close. Never raises; safe to call twice."""
+        """Roll back an open transaction, and close the connection. Never raises; safe to call twice."""
         self._move(_Phase.OPEN, _Phase.OVER)
         if self._watchdog is not None:
             self._watchdog.cancel()
@@ -90,8 +90,8 @@ class FencedConnection(sqlite3.Connection):
             self._roll_back()
 
     def _roll_back(self) -> None:
-        """Roll back, whatever statement runs in another thread. The phase lets nothing new begin."""
-        # Again and again: a statement that was let in before, but had not begun, didn't hear it.
+        """Roll back, even if a statement runs in another thread. The phase lets no new statement begin."""
+        # Interrupt again and again: an interrupt has no effect on a statement that was let in but had not begun.
         while not self._turn.acquire(timeout=_AGAIN):
             self.interrupt()
         try:
@@ -126,7 +126,8 @@ class FencedConnection(sqlite3.Connection):
             self._turn.release()
 
     def _notice_the_end(self) -> None:
-        """COMMIT and ROLLBACK come in many guises: as a statement, as an error, as a new isolation_level."""
+        """Notice if the application has ended the transaction. COMMIT and ROLLBACK come in many forms: as a statement,
+        as an error, as a new isolation_level."""
         if self._phase is _Phase.OPEN and not self._in_transaction():
             self._move(_Phase.OPEN, _Phase.LEFT)
 

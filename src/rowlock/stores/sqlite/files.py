@@ -1,4 +1,4 @@
-"""Which files a connection has open, and whether they still are the files at its path.
+"""The files that a connection has open, and checks whether they still are the files at its path.
 
 SQLite keeps the files open that it has opened. If the database is deleted, moved or replaced, a connection goes on with
 a file that no other process can find. In WAL mode SQLite doesn't notice. So rowlock compares device and inode.
@@ -46,13 +46,13 @@ class Files(Struct, frozen=True):
 
     @staticmethod
     def opened(path: str) -> Files | None:
-        """Return what a connection has open that was just opened and has read; None if there is no file."""
+        """Return the files of a connection that was just opened and has read; None if there is no file."""
         real = os.path.realpath(path)
         main = inode(path)
         return None if main is None else Files(path, real, main, inode(_log(real)), inode(_shared(real)))
 
     def is_current(self) -> bool:
-        """True if the database at the path is the one that is open."""
+        """Return True if the open database is the one at the path."""
         try:
             found = os.stat(self.path)  # noqa: PTH116 - after every commit
         except OSError:
@@ -60,11 +60,11 @@ class Files(Struct, frozen=True):
         return found.st_ino == self.main[1] and found.st_dev == self.main[0]
 
     def has_log(self) -> bool:
-        """True if the write-ahead log beside the database is the one that is open."""
+        """Return True if the open write-ahead log is the one beside the database."""
         return self.log is None or inode(_log(self.real)) == self.log
 
     def is_whole(self) -> bool:
-        """True if what was just committed can be found by others, also after a crash."""
+        """Return True if other processes can find the last commit, also after a crash."""
         return self.is_current() and self.has_log()
 
     def require_log(self) -> None:
@@ -75,9 +75,9 @@ class Files(Struct, frozen=True):
             )
 
     def abandon(self, *, complete: bool) -> None:
-        """Another file has taken the place of this one: remove this one's log and shared memory, if they were left
-        there. SQLite would take them for the new file's, and damage it. `complete`: the log has been copied into this
-        file, which may still exist under another name."""
+        """Remove the log and the shared memory of this file if another file has taken its place. SQLite would take them
+        for those of the new file, and damage it. `complete`: the log has been copied into this file, which may still
+        exist under another name."""
         with locked_directory(self.real):
             if inode(self.real) in (None, self.main):
                 return
@@ -101,9 +101,9 @@ def gone(path: str) -> StoreUnavailable:
 
 @contextmanager
 def new_file(path: str) -> Iterator[None]:
-    """While the block makes a file at the path, no other process does. Remove a log or shared memory that is there
-    without a database. It is left from a deleted database that other processes may still have open: SQLite would share
-    it with them."""
+    """Let no other process make a file at the path while the block makes one. Remove a log or shared memory that is
+    there without a database. It is left from a deleted database that other processes may still have open: SQLite would
+    share it with them."""
     real = os.path.realpath(path)
     with locked_directory(real):
         if inode(real) is None:
@@ -114,8 +114,8 @@ def new_file(path: str) -> Iterator[None]:
 
 @contextmanager
 def locked_directory(path: str) -> Iterator[None]:
-    """While one process removes the files of a deleted database, no other makes or removes such files: the first could
-    remove what the second has just made."""
+    """Lock the directory. While one process removes the files of a deleted database, no other may make or remove such
+    files: the first could remove files that the second has just made."""
     directory = os.path.dirname(path)  # noqa: PTH120 - as the other paths here
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""Is this path on a network file system? SQLite's locks and shared memory don't reach from one machine to another:
-two of them on one file destroy it.
+"""Finds out whether a path is on a network file system. SQLite's locks and shared memory don't reach from one machine
+to another: two machines on one file destroy it.
 
-Pure functions over the text of the mount table. What is unknown is allowed.
+Pure functions over the text of the mount table. An unknown file system is allowed.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class Mount(NamedTuple):
 
 
 def linux_mounts(table: str) -> list[Mount]:
-    """The mounts of /proc/self/mounts, in their order."""
+    """Return the mounts in the text of /proc/self/mounts, in their order."""
     lines = [line.split(" ") for line in table.splitlines()]
     return [Mount(_unescape(line[1]), line[2], line[3]) for line in lines if len(line) >= 4]
 
 
 def macos_mounts(output: str) -> list[Mount]:
-    """The mounts that /sbin/mount prints."""
+    """Return the mounts in the output of /sbin/mount."""
     found = (_MACOS_LINE.match(line) for line in output.splitlines())
     return [Mount(line["point"], line["kind"], line["options"]) for line in found if line]
 
 
 def network_filesystem(path: str, mounts: list[Mount]) -> str | None:
-    """The kind of network file system that holds `path` (absolute, links resolved), or None."""
+    """Return the kind of network file system that holds `path` (absolute, links resolved), or None."""
     holder: Mount | None = None
     for mount in mounts:
         inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
@@ -66,7 +66,7 @@ def _unescape(field: str) -> str:
 
 
 def current_mounts() -> list[Mount]:
-    """What is mounted here; empty where we don't know how to ask."""
+    """Return the mounts of this machine; empty on systems where we don't know how to ask."""
     try:
         system = platform.system()  # not sys.platform, which type checkers take for a constant
         if system == "Linux":

@@ -16,7 +16,7 @@ class FileWatch(Protocol):
     """For one thread that waits; any thread may call `wake`."""
 
     def wait(self, timeout: float) -> bool:
-        """True: the file was written to, or someone called `wake`. It may have been by several writes at once."""
+        """Return True if the file was written to, perhaps several times, or `wake` was called."""
         ...
 
     def wake(self) -> None: ...
@@ -25,7 +25,7 @@ class FileWatch(Protocol):
 
 
 def watch(path: str) -> FileWatch | None:
-    """None where the system has no means, or refuses: too many watches, no such file."""
+    """Return a watch; None where the system has no means, or refuses: too many watches, no such file."""
     try:
         return _Kqueue(path) if hasattr(select, "kqueue") else _Inotify(path)
     except (OSError, AttributeError):
@@ -53,7 +53,7 @@ class _Inotify:
         return bool(ready)
 
     def wake(self) -> None:
-        with suppress(BlockingIOError):  # it is full of wake-ups
+        with suppress(BlockingIOError):  # the pipe is full of wake-ups
             os.write(self._says, b"w")
 
     def close(self) -> None:

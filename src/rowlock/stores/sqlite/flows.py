@@ -1,4 +1,5 @@
-"""Flows: the questions of `advance` (stores/flows.py), and the verbs about flows. Under the write lock."""
+"""Flows: the questions of `advance` (stores/flows.py), and the verbs about flows. All of it runs under the write
+lock."""
 
 from __future__ import annotations
 
@@ -133,7 +134,8 @@ def insert_flow(conn: Connection, now: int, flow: NewFlow, *, repeat: bool = Fal
 
 
 def _watch_outside(conn: Connection, flow: NewFlow) -> tuple[dict[str, str], list[str]]:
-    """Let the ends of jobs that are there already be noted. Return their lines, and those of jobs that have ended."""
+    """Mark existing parents, so that their ends are noted. Return their lines by id, and the lines of those that have
+    ended."""
     found = conn.execute(sql("flow_outside"), {"ids": json_text(flow.outside)}).fetchall() if flow.outside else []
     refuse_missing(flow, [job_id for job_id, _, _ in found])
     lines = {job_id: line or own_line(job_id) for job_id, _, line in found}

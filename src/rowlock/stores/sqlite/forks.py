@@ -15,16 +15,16 @@ from rowlock.stores.after_fork import keep_for_ever
 from rowlock.stores.sqlite.files import Inode, inode
 
 _open: dict[sqlite3.Connection, Inode | None] = {}  # → the file, None for a database in memory
-_files: set[Inode] = set()  # that were open in the parent
+_files: set[Inode] = set()  # files that were open in the parent
 
 
 def keep(conn: sqlite3.Connection, path: str | None) -> None:
-    """It has been opened. Which file that is must be known now: it may be moved, and another one be at the path."""
+    """Note an opened connection and its file. The file must be known now: later another file may be at the path."""
     _open[conn] = None if path is None else inode(path)
 
 
 def forget(conn: sqlite3.Connection) -> None:
-    """It has been closed."""
+    """Forget a connection that has been closed."""
     _open.pop(conn, None)
 
 

@@ -1,4 +1,4 @@
-"""Which database a connection leads to."""
+"""The identity of the database that a connection leads to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GONE = "@gone"  # how the identity ends of a connection whose file is not at its
 
 def identity(cursor: Cursor) -> str:
     """Return the tables' random text, and which file is at the connection's path. Both must be those of our database: a
-    connection that has a deleted file open has that one's text, and a copy is another file."""
+    connection to a deleted file still reads our text, and a copy of the database has our text in another file."""
     (file,) = (file for _, name, file in cursor.execute("PRAGMA database_list").fetchall() if name == "main")
     if not file:
         return f"{_text(cursor)}{MEMORY}"
@@ -22,7 +22,7 @@ def identity(cursor: Cursor) -> str:
 
 
 def own_identity(cursor: Cursor, file: Inode) -> str:
-    """The same, where it is known which file the connection has open."""
+    """Return the same, for a connection whose open file is known."""
     return f"{_text(cursor)}{tag(file)}"
 
 
@@ -38,8 +38,9 @@ def mark_of(conn: Connection) -> str | None:
 
 
 def mark(conn: Connection, file: Inode) -> None:
-    """Write down which file the tables are in. If that was another one, this file is a copy of it: a restored backup,
-    for example. It gets a text of its own, or a connection to the deleted original would be taken for one to the copy.
+    """Write down which file the tables are in. If they were in another file before, this file is a copy: a restored
+    backup, for example. Then it gets a text of its own. Else a connection to the deleted original would be taken for a
+    connection to the copy.
     """
     known = mark_of(conn)
     if known == tag(file):

@@ -1,4 +1,4 @@
-"""enqueue: new rows, unless the job is there already. Also runs on a caller's own connection, in its transaction."""
+"""enqueue: inserts jobs, unless they exist already. Also runs on a caller's own connection, in its transaction."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _insert_counted(conn: Connection, now: int, jobs: Sequence[NewJob], repeat: 
 
 
 def _are_plain(jobs: Sequence[NewJob]) -> bool:
-    """True if no job stands in a line, counts once or is throttled."""
+    """Return True if no job stands in a line, counts once, has a flow or is throttled."""
 
     return not any([job.line or job.once or job.flow_id or job.throttle for job in jobs])  # noqa: C419
 
@@ -64,7 +64,7 @@ def _are_plain(jobs: Sequence[NewJob]) -> bool:
 def _insert_in_windows(conn: Connection, now: int, jobs: Sequence[NewJob], repeat: bool) -> list[Enqueued]:
     answers = {n: _insert_in_window(conn, now, job, repeat) for n, job in enumerate(jobs) if job.debounce is None}
     todo = [n for n, job in enumerate(jobs) if job.debounce is not None]
-    if repeat:  # a job that is there is not replaced by itself
+    if repeat:  # a job that exists is not replaced by itself
         there = {n: _there(conn.cursor(), jobs[n].id) for n in todo}
         answers |= {n: one for n, one in there.items() if one is not None}
     for group in by_line(jobs, [n for n in todo if n not in answers]):
@@ -74,7 +74,7 @@ def _insert_in_windows(conn: Connection, now: int, jobs: Sequence[NewJob], repea
 
 
 def _insert_in_window(conn: Connection, now: int, job: NewJob, repeat: bool) -> Enqueued:
-    """Insert a job, unless its throttle has another one answer."""
+    """Insert a job, unless its throttle lets another job answer."""
     throttle = job.throttle
     if throttle is not None and (slot := _slot(conn, throttle)) is not None:
         holder = held_by(slot, throttle, job.id, now)
@@ -89,7 +89,8 @@ def _insert_in_window(conn: Connection, now: int, job: NewJob, repeat: bool) -> 
 
 
 def _debounce(conn: Connection, now: int, job: NewJob) -> Enqueued | None:
-    """Replace what waits in the line. None: nothing does, so the job is to be inserted."""
+    """Replace the payload of the job that waits in the line, and return the answer. None: no job waits, so the job is
+    to be inserted."""
     rows = moves.lock_open(conn, job.line or "")
     if not rows:
         return None
@@ -118,7 +119,7 @@ def _gone(job_id: str, at: int) -> Enqueued:
 
 
 def _place(conn: Connection, now: int, jobs: Sequence[NewJob], answers: list[Enqueued]) -> list[Enqueued]:
-    """Note the keys that count once, and give each line its head."""
+    """Note the keys that count once, and give each line its head. Return the answers."""
     for job, answer in zip(jobs, answers, strict=True):
         if job.once is None:
             continue
@@ -158,7 +159,7 @@ def _insert_jobs(conn: Connection, now: int, jobs: Sequence[NewJob], repeat: boo
 
 
 def _insert(cursor: Cursor, now: int, jobs: Sequence[NewJob]) -> set[str] | None:
-    """The ids that were inserted; None if all of them."""
+    """Insert jobs. Return the ids that were inserted; None if all of them."""
     (before,) = cursor.execute(sql("insert_before")).fetchone()
     low, high = first_id_of(now // 1000 - _HOUR), first_id_of(now // 1000 + _HOUR)
     lined = [job for job in jobs if _has_more(job)]
@@ -176,7 +177,7 @@ def _insert(cursor: Cursor, now: int, jobs: Sequence[NewJob]) -> set[str] | None
 
 
 def _has_more(job: NewJob) -> bool:
-    """True if it has values for columns that few jobs have."""
+    """Return True if it has values for columns that few jobs use."""
     return job.line is not None or job.flow_id is not None or job.share is not None
 
 
@@ -199,7 +200,8 @@ def _parts(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
 
 @cache
 def _statement(name: str, rows: int) -> str:
-    """Many rows in one statement: SQLite opens the table and its indexes once."""
+    """Return the statement for so many rows. With many rows in one statement, SQLite opens the table and its indexes
+    once."""
     head, values, rest = sql(name).partition("VALUES\n")
     row, _, tail = rest.partition("\n")
     return head + values + ",\n".join([row] * rows) + "\n" + tail
@@ -224,7 +226,7 @@ def _is_plain(job: NewJob) -> bool:
 
 def _plain_row(job: NewJob, now: int) -> tuple[Any, ...]:
     run_at = _run_at(job, now)
-    ready = 1 if run_at <= now else 0  # not a bool: those take the slow way into SQLite
+    ready = 1 if run_at <= now else 0  # not a bool: Python passes bools to SQLite more slowly
     return (
         job.id, job.topic, job.template_version, ready, job.priority, job.max_retries, job.timeout, now, now,
         run_at, job.payload,
@@ -238,7 +240,7 @@ def _row(job: NewJob, now: int, stray: bool) -> tuple[Any, ...]:
 
 
 def _existing(cursor: Cursor, job: NewJob, archived: bool, times: Times) -> Enqueued:
-    """The job that stands in the way: the one with this id, or else the live one with this key."""
+    """Return the job that prevents the insert: the job with this id, or else the live job with this key."""
     same_id = _first(cursor, "insert_archived" if archived else "insert_same_id", job.id)
     job_id, status, run_at, created = same_id or _first(
         cursor, "insert_same_key", job.topic, job.scope, job.scope_id, job.key

@@ -1,5 +1,5 @@
-"""Limits: the questions of a claim of limited topics (stores/limits.py). Under the write lock: no claim comes in
-between."""
+"""Limits: the questions of a claim of limited topics (stores/limits.py). All of it runs under the write lock: no claim
+comes in between."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _lane(lane: Lane) -> dict[str, Any]:
 
 
 def _jobs(conn: Connection, now: int, lane: Lane, share: str, most: int) -> list[Candidate]:
-    """The empty text: jobs that have no share."""
+    """Return the first jobs of a share. The empty text: jobs that have no share."""
     asked = _lane(lane) | {"now": now, "limit": most}
     if share:
         found = conn.execute(sql("limits_jobs"), asked | {"share": share}).fetchall()

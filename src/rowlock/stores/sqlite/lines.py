@@ -1,7 +1,7 @@
 """advance: the next job of a line becomes its head. A line is all jobs with one key and if_live = "queue" or "replace".
-Or the line is that of a job of a flow: then the jobs that wait for it are looked at (flows.py).
+A job of a flow also has a line: then `advance` looks at the jobs that wait for this job (flows.py).
 
-It is done in the transaction that ends a job of the line or adds one: that transaction has the write lock anyway.
+The transaction that ends a job of the line, or adds one, also advances the line: it has the write lock anyway.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from rowlock.stores.listing import By, Seen, Walk, WalkPart
 from rowlock.stores.queries import Filter
 from rowlock.stores.sqlite.rows import json_text, micros
 
-# Most indexes have the name of what they are asked for.
+# Most indexes have the name of the value that is looked up in them.
 _INDEXES: dict[By, str] = {"status": "aside", "ready": "claim", "flow_id": "flow"}
 
 
@@ -48,7 +48,7 @@ class SqlitePart(Renderer):
         count, keep = self.bind(self.step.count), self.bind(self.step.keep)
         counted, size, most = "", "SELECT count(*) FROM seen", count
         if walk.by == "ready":
-            # Counted first, which its index can do alone: what is too much at once is not looked at row by row.
+            # Count first, which the index can do alone: too many rows are not looked at one by one.
             counted = f"size (n) AS MATERIALIZED (SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT {count})), "  # noqa: S608
             size = "SELECT n FROM size"
             most = f"CASE WHEN ({size}) < {count} THEN {count} ELSE 0 END"
@@ -75,14 +75,14 @@ class SqlitePart(Renderer):
         return column
 
     def like(self, column: str, pattern: str) -> str:
-        """LIKE would take A for a; GLOB doesn't."""
+        """Return a condition with GLOB. LIKE would take A for a; GLOB doesn't."""
         escaped = re.sub(r"([*?\[])", r"[\1]", pattern if "%" in pattern else f"%{pattern}%")
         return f"{column} GLOB {self.bind(escaped.replace('%', '*'))}"
 
     def one_of(self, column: str, values: tuple[Value, ...], found: bool) -> str:
         if isinstance(values[0], str):
             told = self.any_text(column, [str(one) for one in values])
-        else:  # bound one by one: a number that is read from JSON may differ in its last digit
+        else:  # bound singly: a number that is read from JSON may differ in its last digit
             told = f"{column} IN ({', '.join(map(self.bind, values))})"
         return told if found else f"NOT {told}"
 
@@ -134,7 +134,7 @@ def look(conn: Connection, filter: Filter, step: WalkPart) -> Seen:
 
 
 def same_json(conn: Connection, statement: str) -> None:
-    """The function, if the statement calls it."""
+    """Define the SQL function, if the statement calls it."""
     if "_jobs_same_json" in statement:
         conn.create_function("_jobs_same_json", 2, _same_json, deterministic=True)
 

@@ -15,7 +15,7 @@ def known() -> tuple[Migration, ...]:
 
 
 def missing(conn: sqlite3.Connection, where: str) -> list[Migration]:
-    """What is still to be applied; checks what has been."""
+    """Return the migrations that are still to be applied. Raise if an applied migration differs from this code."""
     return pending(known(), _applied(conn), where)
 
 
@@ -26,7 +26,7 @@ def _applied(conn: sqlite3.Connection) -> dict[int, str]:
 
 def check_schema(conn: sqlite3.Connection, where: str) -> None:
     """Raise if something is gone that the applied migrations have made."""
-    applied = _applied(conn)  # first: what another process migrates meanwhile is only more
+    applied = _applied(conn)  # read first: another process may add tables meanwhile
     there: dict[str, set[str]] = {}
     for name, column in conn.execute(sql("schema")):
         there.setdefault(name, set()).add(column)
@@ -39,7 +39,7 @@ def apply_next(conn: sqlite3.Connection, now: int, where: str) -> Migration | No
     todo = missing(conn, where)
     if not todo:
         return None
-    check_schema(conn, where)  # or a statement stumbles over what is missing
+    check_schema(conn, where)  # before a statement fails because a table is gone
     migration = todo[0]
     conn.execute(sql("migrations_table"))
     for statement in statements(migration.sql):
@@ -52,7 +52,8 @@ def apply_next(conn: sqlite3.Connection, now: int, where: str) -> Migration | No
 
 
 def script(todo: Sequence[Migration]) -> str:
-    """The same for the sqlite3 shell. WAL first: it can't be switched on in a transaction."""
+    """Return the SQL that applies `todo` in the sqlite3 shell. WAL comes first: it can't be switched on in a
+    transaction."""
     parts = ["PRAGMA journal_mode = wal;", "BEGIN IMMEDIATE;", f"{sql('migrations_table').strip()};"]
     for migration in todo:
         parts += [f"\n-- {migration.title}", migration.sql.strip()]
@@ -66,7 +67,8 @@ def script(todo: Sequence[Migration]) -> str:
 
 
 def statements(script: str) -> Iterator[str]:
-    """sqlite3's executescript would commit first, and leave half a migration behind when it fails."""
+    """Yield the statements of a script. sqlite3's executescript would commit first, and leave half a migration behind
+    when it fails."""
     part = ""
     for line in script.splitlines(keepends=True):
         part += line

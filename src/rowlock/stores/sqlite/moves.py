@@ -1,4 +1,4 @@
-"""Lock rows, write patches: what core.moves needs of SQLite. In a transaction, which has the write lock."""
+"""SQLite's part of core.moves: lock rows, write patches. In a transaction, which has the write lock."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ARCHIVED_ROW = ", ".join((_COLUMNS | _ARCHIVED).values())
 
 
 def statement(name: str) -> str:
-    """The text of a statement that answers rows."""
+    """Return the text of a statement that answers rows."""
     return sql(name).replace("{row}", ROW).replace("{archived_row}", ARCHIVED_ROW)
 
 
@@ -89,7 +89,8 @@ def move_due(conn: Connection, now: int, order: Due, limit: int) -> list[Moved]:
 
 
 def lock(conn: Connection, order: Order, ids: Sequence[str]) -> list[Row]:
-    """Jobs by id, in the order of ids. An id that was used twice stands in both tables: the live job comes last."""
+    """Return jobs by id, in the order of ids. An id that was used twice stands in both tables: the live job comes
+    last."""
     rows = _read(conn, order, "lock_jobs", ids=json_text(list(set(ids))))
     return sorted(rows, key=lambda row: (row.id, row.status is not Status.COMPLETED))
 
@@ -111,7 +112,7 @@ def _read(conn: Connection, order: Order, name: str, **asked: Any) -> list[Row]:
 
 
 def apply(conn: Connection, now: int, order: Order, rows: Sequence[Row], *, advances: bool = True) -> list[Decision]:
-    """Decide, and write what is decided. `advances`: then look at the lines that it changes."""
+    """Decide about the rows, and write the decisions. `advances`: then advance the lines that they change."""
     from rowlock.stores.sqlite.lines import advance_lines  # it moves jobs, too
 
     if isinstance(order, WaitOrder):
@@ -138,13 +139,13 @@ def apply(conn: Connection, now: int, order: Order, rows: Sequence[Row], *, adva
 
 
 def _is_awaited(conn: Connection, row: Row) -> bool:
-    """True if another job of its flow still waits for its end."""
+    """Return True if another job of its flow still waits for its end."""
     line = row.line or own_line(row.id)
     return conn.execute(sql("flow_awaited"), (line, row.id)).fetchone() is not None
 
 
 def _with_steps(conn: Connection, now: int, order: Order, ids: Sequence[str]) -> Order:
-    """Fill in what the order must know of the steps of these jobs."""
+    """Return the order with the facts that it needs about steps of these jobs."""
     asked = {"ids": json_text(ids), "now": now}
     if isinstance(order, CancelTimeout):
         found = conn.execute(sql("shielded"), asked).fetchall()
@@ -158,8 +159,8 @@ def _with_steps(conn: Connection, now: int, order: Order, ids: Sequence[str]) ->
 
 
 def _wait_facts(conn: Connection, order: WaitOrder, rows: Sequence[Row]) -> dict[str, WaitFacts]:
-    """Return what the order must know of the waits of these jobs."""
-    # Only a waiting job is not simply cancelled.
+    """Return the facts that the order needs about the waits of these jobs."""
+    # A cancel needs facts about waiting jobs only.
     asked = [row for row in rows if row.status is Status.WAITING or not isinstance(order, Cancel)]
     return {row.id: _facts_of(conn, order, row) for row in asked}
 
@@ -181,7 +182,7 @@ def _facts_of(conn: Connection, order: WaitOrder, row: Row) -> WaitFacts:
 
 
 def holders(conn: Connection, keys: Iterable[Held]) -> dict[Held, str]:
-    """The live jobs that have these keys, or are the open ones of these lines."""
+    """Return the ids of the live jobs that have these keys, or that are the open jobs of these lines."""
     found: dict[Held, str] = {}
     for key in keys:
         if isinstance(key, str):
@@ -201,7 +202,7 @@ def write(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row,
         if patch.status is None:
             table = "_jobs_archive" if row.status is Status.COMPLETED else "_jobs"
             conn.execute(f"DELETE FROM {table} WHERE n = ?", (row.place,))  # noqa: S608 - one of our tables
-            if row.key is not None:  # else it may have the id of a pruned job that still counts
+            if row.key is not None:  # a job without a key may have the id of a pruned job that still counts
                 conn.execute(sql("once_free"), (row.id,))
             if row.step is not None:
                 drop_steps(conn, [row.id])
@@ -231,7 +232,7 @@ def write(conn: Connection, now: int, order: Order, written: Sequence[tuple[Row,
 
 
 def drop_steps(conn: Connection, ids: Sequence[str]) -> None:
-    """Remove what is stored of the steps of jobs that are gone."""
+    """Remove the stored steps of jobs that are gone."""
     conn.execute(sql("drop_all_steps"), (json_text(ids),))
 
 

@@ -86,7 +86,7 @@ class Opener:
         return connect.check_path(self.path, force_network_fs=self._force_network_fs)
 
     def _migrated(self, make: Callable[[], SqliteConnection]) -> SqliteConnection:
-        """Open the file at the path, if that has our tables."""
+        """Open the file at the path. Raise an error if it lacks our tables."""
         if self.writer is None:
             return self._checked(make)
         if inode(self.path) is None:
@@ -96,12 +96,12 @@ class Opener:
         except StoreError as error:
             if type(error) is not StoreError:
                 raise
-            # No database, or a damaged one. It doesn't refuse this or that write: our database is not there.
+            # No database, or a damaged one. The error is not about a single write: our database is not there.
             raise StoreUnavailable(str(error)) from error
 
     def _checked(self, make: Callable[[], SqliteConnection]) -> SqliteConnection:
         if not self._is_there():
-            require_none(list(known()), self.path)  # no file is made for nothing
+            require_none(list(known()), self.path)  # so that no file is made needlessly
         connection = self._at_path(make)
         try:
             require_none(connection.pending_migrations(), self.path)

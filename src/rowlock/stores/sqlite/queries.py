@@ -1,4 +1,4 @@
-"""The verbs that read jobs: a snapshot each, on the connection that only reads."""
+"""The verbs that read jobs. Each reads one snapshot, on the connection that only reads."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def newest(conn: Connection, filter: Filter, limit: int) -> list[str]:
 
 
 def newest_of_scope(conn: Connection, filter: Filter, limit: int) -> list[str] | None:
-    """None: as many as that were not found among the newest of the scope."""
+    """Return the ids of the newest jobs of the scope that meet the filter. None: too few were found among the scope's
+    newest."""
     found: set[str] = set()
     horizon = ""  # below it nothing is known
     for name in ("newest_of_scope", "newest_of_scope_archived"):
@@ -119,7 +120,7 @@ def newest_of_scope(conn: Connection, filter: Filter, limit: int) -> list[str] |
 
 def stats(conn: Connection, now: int, topic: str | None) -> Stats:
     text = sql("stats").replace("{of_topic}", "" if topic is None else "AND topic = :topic")
-    # One row is for all topics, one more tells that there are more.
+    # One row is for all topics, one more row tells that there are more.
     bounds = {"bound": BOUND, "topics": MAX_TOPICS + 2}
     found = conn.execute(text, {"topic": topic, "now": now} | bounds).fetchall()
     live = [Tally(*row[:5]) for row in found if row[0] is not None]

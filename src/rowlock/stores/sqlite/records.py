@@ -60,7 +60,7 @@ def sweep(conn: Connection, now: int, limit: int) -> int:
 
 
 def audit(conn: Connection, filter: AuditFilter, before: int | None, limit: int) -> list[Audited]:
-    # Said once more, without a NULL: each has an index of its own.
+    # The condition is written again, without a NULL: each form has an index of its own.
     whose = "bulk IS NULL" if filter.bulk is None else "bulk = :bulk"
     if filter.job_id is not None:
         whose = "job_id = :job_id"

@@ -1,4 +1,4 @@
-"""What the database knows of workers and of topics: reports; pauses and backoff tables."""
+"""The registers of workers (their reports) and of topics (pauses and backoff tables)."""
 
 from __future__ import annotations
 

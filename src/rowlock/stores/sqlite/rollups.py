@@ -1,4 +1,4 @@
-"""Notes of what happened, rollups of notes, and charts of both."""
+"""Notes of events, rollups of notes, and charts of both."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from rowlock.stores.rollups import ALL, KEPT, Key, Rollup, packed, roll_up
 from rowlock.stores.series import Series, Window, make_series
 from rowlock.stores.sqlite.rows import micros, span, sql
 
-Runs = tuple[list[int], list[int]]  # of which each had a beginning: for how many microseconds they waited, and ran
+Runs = tuple[list[int], list[int]]  # the microseconds that runs with a beginning waited, and ran
 
 _SECOND = 1_000_000
 
 
 def note(conn: Connection, now: int, topic: str, counts: Sequence[int], runs: Runs | None) -> None:
-    """How many jobs completed, failed, expired, were cancelled, retried, lost; and how long runs took that ended."""
+    """Note how many jobs completed, failed, expired, were cancelled, retried, lost; and the times of runs that
+    ended."""
     waits, took = (None, None) if runs is None else (packed(Sketch.of(durations)) for durations in runs)
     conn.execute(sql("note"), (now, topic, *counts, waits, took))
 
@@ -28,12 +29,12 @@ def note_enqueued(conn: Connection, now: int, topics: Mapping[str, int]) -> None
 
 
 def note_returned(conn: Connection, now: int, topic: str, *, requeued: int = 0, deleted: int = 0) -> None:
-    """Jobs that had ended and are pending again, and pending ones that are gone."""
+    """Note how many ended jobs were requeued, and how many pending jobs were deleted."""
     conn.execute(sql("note_returned"), (now, topic, requeued, deleted))
 
 
 def is_waiting(conn: Connection) -> bool:
-    """Are there notes to fold?"""
+    """Return True if there are notes to fold."""
     (found,) = conn.execute(sql("notes_waiting")).fetchone()
     return bool(found)
 

@@ -53,7 +53,7 @@ def stored_rows_sql(*, archived: bool) -> str:
 
 
 def json_text(value: Any) -> str:
-    """For values that rowlock made itself; what callers made goes through core.codec."""
+    """Return JSON of values that rowlock made itself. Values from callers go through core.codec."""
     return _encode(value).decode()
 
 
@@ -79,7 +79,7 @@ _EVENTS = "j.version + coalesce(json_array_length(j.history), 0) + j.history_dro
 LIVE_VALUES = {"events_count": f"1 + {_EVENTS}"}
 ARCHIVED_VALUES = {**columns.ARCHIVED, "events_count": f"2 + {_EVENTS}"}
 
-# Most jobs don't use the columns that may be NULL: a claim reads those as one.
+# Most jobs don't use the columns that may be NULL: a claim reads those as one column.
 RARE = [column.name for column in columns.CLAIMED if column.name == "tags" or column.optional]
 COMMON = [c.name for c in columns.CLAIMED if c.name not in (*RARE, "payload", "events_count")]
 _COMMON_VALUES = {
@@ -159,6 +159,6 @@ def step(row: tuple[Any, ...]) -> StoredStep:
 
 
 def append_history(conn: Connection, entries: Iterable[tuple[int, dict[str, Any]]]) -> None:
-    """Entries for rows, by n."""
+    """Add entries to the histories of rows, by n."""
     text = f"UPDATE _jobs SET {sql('history')} WHERE n = :n"  # noqa: S608 - our own text
     conn.executemany(text, [{"n": n, "most": MAX_HISTORY, "entry": json_text(entry)} for n, entry in entries])

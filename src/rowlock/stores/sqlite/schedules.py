@@ -71,7 +71,7 @@ def _answer(conn: Connection, now: int, step: Step) -> Any:
 
 
 def _lock(conn: Connection, now: int, which: Which) -> Read:
-    """The write lock guards all of them."""
+    """Read the schedules to change. The write lock guards all of them."""
     if which.ids is not None:
         return _find(conn, ScheduleFilter(ids=which.ids), None, len(which.ids))
     if which.name is not None:

@@ -62,7 +62,7 @@ def _settle(conn: Connection, now: int, settlements: Sequence[Settlement]) -> li
 
 def _complete(conn: Connection, now: int, settlements: list[Settlement]) -> bool:
     """Complete these jobs by a number of statements that doesn't grow with the batch. Return False, and write nothing,
-    if one of them is refused or stands in a line, or if they are of several workers."""
+    if a job is refused or stands in a line, or if they are of several workers."""
     worker = settlements[0].worker
     if any(one.worker != worker for one in settlements):
         return False
@@ -98,7 +98,8 @@ def _settle_each(conn: Connection, now: int, settlements: Sequence[Settlement]) 
     refused: list[tuple[int, Settlement]] = []
     lines: set[str] = set()
     for place, settlement in enumerate(settlements):
-        # Taken out: a second settlement of the same job finds nothing, and is judged after the first was applied.
+        # The row is taken out: a second settlement of the same job finds none, and is judged after the first was
+        # applied.
         row = rows.pop(settlement.id, None)
         to = settlement.transition
         if row is None or not _may(row, settlement):
@@ -150,7 +151,7 @@ def _started(row: _Held, to: Transition, now: int) -> int | None:
 
 
 def _ran(row: _Held, to: Transition, now: int, runs: defaultdict[str, Runs]) -> int | None:
-    """For how many microseconds, which are added to `runs`. None: it never began."""
+    """Return for how many microseconds it ran, and add its times to `runs`. None: it never began."""
     began = _started(row, to, now)
     if began is None:
         return None
@@ -161,7 +162,8 @@ def _ran(row: _Held, to: Transition, now: int, runs: defaultdict[str, Runs]) -> 
 
 
 def _is_retry(to: Transition) -> bool:
-    """Put back because it failed. What was snoozed or given back is pending again too, but pays nothing."""
+    """Return True if the job is put back because it failed. A job that was snoozed or given back is pending again too,
+    but pays no retry."""
     return to.status is Status.PENDING and to.retries is not None
 
 
@@ -200,7 +202,7 @@ def _apply(conn: Connection, now: int, moves: list[tuple[_Held, Transition]]) ->
 
 
 def _run_at(status: Status, delay: float | None, now: int) -> int | None:
-    """None: it stays."""
+    """Return the new run_at; None: it stays."""
     if status not in LIVE:
         return None
     if delay is not None:
@@ -241,7 +243,7 @@ def progress(conn: Connection, now: int, reports: Sequence[Progress]) -> list[Ho
 
 
 def _append_last_lines(conn: Connection, now: int, reports: Sequence[Progress]) -> None:
-    """Add lines to archived jobs: what a run logged before it completed its job in its own transaction."""
+    """Add the lines to archived jobs that a run logged before it completed its job in its own transaction."""
     said = {}
     for report in reports:
         found = conn.execute(sql("progress_archived"), (report.id, report.version)).fetchone()

@@ -1,4 +1,4 @@
-"""Steps of jobs: what runs write about them, under the write lock."""
+"""Steps of jobs: the marks of runs are written under the write lock."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class _Side(Struct):
         return await self.worker.call(run)
 
     def shut(self, *, checkpoint: bool) -> None:
-        """After what is queued: empty the WAL into the file, let go of it, end the thread."""
+        """After the queued calls, empty the WAL into the file, close the connection, and end the thread."""
         self.connection.hurry = True
         if checkpoint:
             self.worker.submit(self.connection.checkpoint)
@@ -133,15 +133,15 @@ class _Opened(Struct):
 
     @property
     def reader(self) -> _Side:
-        """The one that has less to do: what is quick doesn't wait behind a count of all jobs."""
+        """Return the reader that has less to do: a quick read doesn't wait behind a count of all jobs."""
         return min(self.readers, key=lambda side: side.worker.backlog)
 
     def shut(self) -> None:
-        """The writer last: the last connection that is closed removes the WAL."""
+        """Close all connections, the writer last: the last connection that is closed removes the WAL."""
         if self.watcher is not None:
             self.watcher.stop()
             for reader in self.readers:
-                reader.shut(checkpoint=False)  # it would wait for a writer as long as it may wait at all
+                reader.shut(checkpoint=False)  # a checkpoint would wait for a writer, up to the whole busy timeout
         self.writer.shut(checkpoint=True)
 
 
@@ -216,7 +216,7 @@ class SqliteStore:
         self._pid = None
         self._doorbell.close(StoreClosed(f"{self._where} was closed while waiting for work"))
         if opened is not None:
-            # In one thread to the end, also if the caller of close() is cancelled.
+            # In a thread, which goes on to the end even if the caller of close() is cancelled.
             await asyncio.to_thread(opened.shut)
         elif memory is not None:
             await asyncio.to_thread(memory.shut, checkpoint=False)
@@ -242,7 +242,7 @@ class SqliteStore:
     async def home(self) -> Home:
         opened = self._use()
         if await opened.reader.call(SqliteConnection.is_copy):
-            await opened.writer.call(SqliteConnection.mark_file)  # it is done when the writer opens it, maybe only now
+            await opened.writer.call(SqliteConnection.mark_file)  # the writer marks a file when it opens it
         identity = await opened.reader.call(SqliteConnection.identity)
         return Home("sqlite", identity, None) if self._path is None else FileHome("sqlite", identity, None, self._path)
 
@@ -320,7 +320,8 @@ class SqliteStore:
         return await self._write(lambda conn, now: maintenance.prune(conn, now, retention, limit))
 
     async def tidy(self, chore: Chore, limit: int) -> int:
-        # A look first: a write would wake all that watch the file. The totals have been added to at once.
+        # A look first: a write would wake all processes that watch the file. The totals were already updated with each
+        # event.
         if chore == "fold_counts" and not await self._read(rollups.is_waiting):
             return 0
         return await self._write(lambda conn, now: _CHORES[chore](conn, now, max(limit, 0)))
@@ -401,7 +402,7 @@ class SqliteStore:
     async def change_schedules(
         self, which: Which, decide: Decide, unreadable: Callable[[str], None] = lambda schedule_id: None
     ) -> list[Decided]:
-        # Mostly none is due. No process need wait for the write lock to learn that.
+        # Mostly no schedule is due. No process needs the write lock to learn that.
         if which.due and ((seconds := await self.next_fire(skip=which.skip)) is None or seconds > 0):
             return []
         return await self._write(lambda conn, now: schedules.change(conn, now, which, decide, unreadable))
@@ -456,7 +457,7 @@ class SqliteStore:
         return await self._write(lambda conn, now: steer(conn, now, bulk_id, by, reason))
 
     async def run_bulk(self, bulk_id: str | None = None, limit: int = BATCH) -> Bulk | None:
-        # Mostly there is none to run. No process need wait for the write lock to learn that.
+        # Mostly there is no bulk action to run. No process needs the write lock to learn that.
         if not await self._read(lambda conn: conn.execute(sql("bulk_take"), {"id": bulk_id}).fetchone()):
             return None
         return await self._write(lambda conn, now: bulks.run(conn, now, bulk_id, limit))
@@ -476,7 +477,7 @@ class SqliteStore:
     async def ring(self) -> None:
         self._use()
         self._doorbell.ring()
-        if self._path is not None:  # other processes watch for commits, so this is one
+        if self._path is not None:  # other processes watch for commits, so commit something
             await self._write(lambda conn, now: conn.execute(sql("ring")))
 
     async def wait_for_work(self, timeout: float) -> bool:
@@ -509,7 +510,7 @@ class SqliteStore:
         side = self._use().readers[-1]
         files = side.connection.files
         if files is not None and not files.is_current():
-            await side.call(lambda _: None)  # says what is wrong, or goes on with another file
+            await side.call(lambda _: None)  # raises an error, or goes on with another file
 
     def _guarded(self, guard: Guard) -> Guard:
         if self._file is None:

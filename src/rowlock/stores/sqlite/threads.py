@@ -1,4 +1,4 @@
-"""One thread per connection: SQLite blocks, the event loop must not."""
+"""One thread per connection: SQLite's calls block, and the event loop must not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Worker:
 
     @property
     def backlog(self) -> int:
-        """How many functions wait or run, about."""
+        """Return about how many functions wait or run."""
         return self._queue.qsize() + self._busy
 
     def submit(self, function: Callable[[], None]) -> None:
@@ -58,11 +58,11 @@ class Worker:
         return await future
 
     def submit_stop(self) -> None:
-        """End the thread after what is queued."""
+        """Let the thread end after the queued functions."""
         self._queue.put(None)
 
     def stop(self) -> None:
-        """End the thread after what is queued, and wait for its end."""
+        """End the thread after the queued functions, and wait for its end."""
         self.submit_stop()
         self._thread.join()
 
@@ -74,7 +74,7 @@ class Worker:
                 self._busy = True
                 function()
                 del function  # or its result would live until the next call
-            except MemoryError:  # a handler ate it all; without this thread its connection would be lost, and locked
+            except MemoryError:  # a handler took all memory; if this thread ended, its connection would stay locked
                 time.sleep(_BREATH)
             self._busy = False
 
@@ -85,7 +85,7 @@ def deliver(answers: Iterable[Answer]) -> None:
     for answer in answers:
         by_loop.setdefault(answer[0].get_loop(), []).append(answer)
     for loop, batch in by_loop.items():
-        with suppress(RuntimeError):  # the loop has been closed: nobody waits
+        with suppress(RuntimeError):  # the loop has been closed, so no task waits
             loop.call_soon_threadsafe(_resolve, batch)
 
 

@@ -14,11 +14,11 @@ from rowlock.stores.sqlite.fenced import FencedConnection
 from rowlock.stores.sqlite.threads import Worker
 from rowlock.stores.sqlite.translate_errors import translate
 
-Connect = Callable[[], SqliteConnection]  # on a FencedConnection
+Connect = Callable[[], SqliteConnection]  # opens one on a FencedConnection
 
 
 class _Transaction:
-    """Its methods may wait for the write lock, or for the disk."""
+    """A transaction of the application. Its methods may wait for the write lock, or for the disk."""
 
     def __init__(self, connect: Connect, guard: Guard, longest: float) -> None:
         self._connect = connect
@@ -42,7 +42,7 @@ class _Transaction:
 
     @contextmanager
     def noticing_outages(self) -> Iterator[None]:
-        """Around the application's statements: a disk that is full, or gone, is not their fault."""
+        """Note an outage in the guard if a statement of the application fails because the disk is full, or gone."""
         try:
             yield
         except sqlite3.Error as error:
@@ -50,7 +50,7 @@ class _Transaction:
             raise
 
     def hurry(self) -> None:
-        """Nobody waits for it any more."""
+        """Note that no task waits for it any more."""
         self._unwanted = True
         if self._connection is not None:
             self._connection.hurry = True
@@ -80,7 +80,8 @@ def sync_transaction(connect: Connect, guard: Guard, longest: float) -> Iterator
 
 @asynccontextmanager
 async def transaction(connect: Connect, guard: Guard, longest: float) -> AsyncIterator[FencedConnection]:
-    """On a thread of its own: in a pool, those that wait for the lock would keep its holder from committing."""
+    """Run the transaction on a thread of its own. In a pool, transactions that wait for the lock would keep its holder
+    from committing."""
     transaction = _Transaction(connect, guard, longest)
     worker = Worker("rowlock-sqlite-transaction")
     try:
@@ -93,5 +94,5 @@ async def transaction(connect: Connect, guard: Guard, longest: float) -> AsyncIt
         await worker.call(transaction.end)  # the lock is free when the exception arrives
         raise
     finally:
-        worker.submit(transaction.end)  # also if that was cancelled
+        worker.submit(transaction.end)  # also if that call was cancelled
         worker.submit_stop()

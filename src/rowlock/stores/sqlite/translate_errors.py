@@ -1,4 +1,4 @@
-"""SQLite's errors as rowlock's, each with the way out."""
+"""Translates SQLite's errors into rowlock's errors, which tell what to do."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _LITTLE = 1 << 20  # bytes free below which an I/O error is put down to a full d
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """SQLITE_BUSY for SQLITE_BUSY_SNAPSHOT and so on; 0 for what sqlite3 raised by itself."""
+    """Return SQLITE_BUSY for SQLITE_BUSY_SNAPSHOT and so on; 0 for errors that sqlite3 raised by itself."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 @contextmanager
 def translated(where: str, *, committing: bool = False) -> Iterator[None]:
-    """`where` names the database: a path, or "in memory"."""
+    """Raise SQLite's errors as rowlock's. `where` names the database: a path, or "in memory"."""
     try:
         yield
     except sqlite3.Error as error:

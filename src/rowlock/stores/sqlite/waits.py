@@ -1,4 +1,4 @@
-"""take_signal: does a run have to wait? Under the write lock."""
+"""take_signal finds out whether a run has to wait. It runs under the write lock."""
 
 from __future__ import annotations
 
