@@ -100,6 +100,7 @@ class RandomLives:
         """Play on an open store, in a database that the witness watches."""
         for _ in range(steps):
             await getattr(self, f"_{self.random.choice(self.verbs)}")()
+            await self.harness.at_rest()
         for job, worker in self.running:
             self._ran(job, worker, ended=None)
         await witness.collect(self.history)

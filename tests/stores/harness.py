@@ -184,6 +184,10 @@ class Harness(ABC):
         await self._set_clock()
         return self.now
 
+    @abstractmethod
+    async def at_rest(self) -> None:
+        """Wait until the store writes no more in the background."""
+
     async def reset(self) -> None:
         """Empty the database and set the clock to START."""
         self.now = START
@@ -413,6 +417,9 @@ class SqliteHarness(Harness):
     async def _set_clock(self) -> None:
         pass
 
+    async def at_rest(self) -> None:
+        pass
+
     async def fetch(self, query: str) -> list[tuple[Any, ...]]:
         return await self._behind(lambda connection: connection.execute(query).fetchall())
 
@@ -457,8 +464,14 @@ class PostgresHarness(Harness):
         if self._connection is not None:
             await self._connection.close()
 
+    async def at_rest(self) -> None:
+        assert isinstance(self.store, PostgresStore)
+        if self.store._advancing is not None:
+            await asyncio.wait([self.store._advancing])
+
     async def reset(self) -> None:
         assert isinstance(self.store, PostgresStore)
+        await self.at_rest()  # transactions in the background lock rows in another order
         await super().reset()
         # The clock has gone back to START. The store has learned positions behind dead index entries. New jobs would be
         # before these positions, and claims would miss them.
