@@ -4,7 +4,7 @@ ended."""
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -88,11 +88,27 @@ class _Flows:
         """Return True if an operator let the child run after its parent had ended, and the parent was requeued at the
         same time. The child may then start: the process that starts it has looked at the parent without a lock."""
         asked = [one for one in life.steps if one.move in _PERSON and one.seq < step.first]
-        steps = [one for other in self.world.by_id.get(parent, ()) for one in other.steps if one.seq < step.first]
-        revived = [one for one in steps if one.move == "requeue"]
-        if not asked or not revived or self.at(parent, asked[-1].seq).end is None:
+        revived = self._revived(parent, step)
+        if not asked or revived is None or self.at(parent, asked[-1].seq).end is None:
             return False
-        return asked[-1].tx != revived[-1].tx and asked[-1].seq < revived[-1].seq and step.at - revived[-1].at < _LOOK
+        return asked[-1].tx != revived.tx and asked[-1].seq < revived.seq
+
+    def seen(self, parents: Iterable[str], step: Step) -> dict[str, int]:
+        """Return, for each parent, the place of the change before which the process that took this step has looked at
+        it. On PostgreSQL, the process looks without a lock: it may not have seen that the parent was requeued."""
+        seqs = dict.fromkeys(parents, step.first)
+        for parent in seqs:
+            revived = None if self.world.history.store == "sqlite" else self._revived(parent, step)
+            if revived is not None and self.at(parent, step.first).end is None:
+                seqs[parent] = revived.seq
+        return seqs
+
+    def _revived(self, parent: str, step: Step) -> Step | None:
+        """Return the last requeue of the parent before this step, if the process that took the step may have looked at
+        the parent earlier."""
+        steps = [one for life in self.world.by_id.get(parent, ()) for one in life.steps if one.seq < step.first]
+        revived = [one for one in steps if one.move == "requeue"]
+        return revived[-1] if revived and step.at - revived[-1].at < _LOOK else None
 
     def is_true(self, edge: Row, seq: int) -> bool | None:
         """Return whether the condition of the edge holds, or None if the checker can't read the condition."""
@@ -184,16 +200,28 @@ def _filled(flows: _Flows, life: Life, step: Step, edges: dict[str, Row]) -> Fou
 def _stopped(flows: _Flows, life: Life, step: Step, edges: dict[str, Row]) -> Found:
     if str(step.said("reason")).startswith(NOT_FILLED):
         return
-    ends = {parent: flows.at(parent, step.first).end for parent in edges}
-    for parent, edge in edges.items():
-        bad = ends[parent] not in (None, "completed") and edge["if_failed"] == "cancel" and edge["condition"] is None
-        if bad and not flows.forgiven(life, parent, step.first):
-            return
-    asked = [edge for edge in edges.values() if edge["condition"] is not None]
-    over = None not in ends.values()
-    if asked and over and not any(flows.is_true(edge, step.first) for edge in asked):
-        return
-    yield life.id, f"{step} for no reason: its parents are {sorted(map(str, ends.values()))}"
+    seen = flows.seen(edges, step)
+    ends = [flows.at(parent, seq).end for parent, seq in seen.items()]
+    if not _has_bad_end(flows, life, edges, seen) and (None in ends or not _is_untaken(flows, edges, seen)):
+        yield life.id, f"{step} for no reason: its parents are {sorted(map(str, ends))}"
+
+
+def _has_bad_end(flows: _Flows, life: Life, edges: dict[str, Row], seen: dict[str, int]) -> bool:
+    """Return True if one of the parents has ended in a way that cancels the child."""
+    return any(
+        flows.at(parent, seq).end not in (None, "completed")
+        and edges[parent]["if_failed"] == "cancel"
+        and edges[parent]["condition"] is None
+        and not flows.forgiven(life, parent, seq)
+        for parent, seq in seen.items()
+    )
+
+
+def _is_untaken(flows: _Flows, edges: dict[str, Row], seen: dict[str, int]) -> bool:
+    """Return True if the child has conditions, and none of them holds."""
+    asked = [(edge, seen[parent]) for parent, edge in edges.items() if edge["condition"] is not None]
+    over = all(flows.at(edge["parent"], seq).end is not None for edge, seq in asked)
+    return bool(asked) and over and not any(flows.is_true(edge, seq) for edge, seq in asked)
 
 
 def _came_back(flows: _Flows, life: Life, step: Step, edges: dict[str, Row], end: Step | None) -> Found:
@@ -206,20 +234,34 @@ def _came_back(flows: _Flows, life: Life, step: Step, edges: dict[str, Row], end
 
 
 def _left(flows: _Flows, life: Life, edges: dict[str, Row]) -> Found:
-    """At rest, each blocked job has a live parent, or a parent that holds it. On SQLite this is true at any time."""
+    """At rest, each blocked job has a live parent, or a parent that holds it, and each job that its parents have
+    cancelled still has a parent that is a reason for it. On SQLite this is true at any time."""
     history = flows.world.history
     row = history.jobs.get(life.id)
-    if row is None or row["status"] != "blocked" or not (history.at_rest or history.store == "sqlite"):
+    if row is None or not (history.at_rest or history.store == "sqlite"):
         return
     end = history.changes[-1].seq + 1
     states = {parent: flows.at(parent, end) for parent in edges}
-    if any(state.end is None for state in states.values()):
-        return
-    for parent, edge in edges.items():
-        bad = states[parent].end != "completed" and edge["condition"] is None
-        if bad and edge["if_failed"] == "hold" and not flows.forgiven(life, parent, end):
+    ends = sorted(str(state.end) for state in states.values())
+    if row["status"] == "blocked":
+        if all(state.end for state in states.values()) and not _is_held(flows, life, edges, end):
+            yield life.id, f"is blocked, and nothing that it waits for is live or holds it: {ends}"
+    elif row["status"] == "cancelled" and life.last.move == "stop":
+        if str(life.last.said("reason")).startswith(NOT_FILLED) or "gone" in {one.status for one in states.values()}:
             return
-    yield life.id, "is blocked, and nothing that it waits for is live or holds it"
+        seen = dict.fromkeys(edges, end)
+        if not _has_bad_end(flows, life, edges, seen) and not _is_untaken(flows, edges, seen):
+            yield life.id, f"is still cancelled, and its parents are {ends}"
+
+
+def _is_held(flows: _Flows, life: Life, edges: dict[str, Row], seq: int) -> bool:
+    return any(
+        flows.at(parent, seq).end != "completed"
+        and edge["if_failed"] == "hold"
+        and edge["condition"] is None
+        and not flows.forgiven(life, parent, seq)
+        for parent, edge in edges.items()
+    )
 
 
 # ── Jobs that a run has started ──

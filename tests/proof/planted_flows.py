@@ -167,3 +167,18 @@ def a_child_stayed_blocked_for_ever(garden: Garden) -> None:
             rows[child] = rows[child] | {"status": "blocked"}
             return
     raise Barren
+
+
+@breaks("S16", "is still cancelled")
+def a_child_stayed_cancelled_although_its_parents_ran_again(garden: Garden) -> None:
+    for life in garden.world.lives:
+        moves = [step.move for step in life.steps]
+        parents = [(edge.after or {})["parent"] for edge in _edges(garden, life.id)]
+        ends = [one.last.after for parent in parents for one in garden.world.by_id.get(parent, ())]
+        over = all(row is not None and row["status"] == "completed" for row in ends)
+        if over and "block" in moves and moves[moves.index("block") - 1] == "stop":
+            back = moves.index("block")
+            garden.drop(*life.steps[back:])
+            garden.history.jobs[life.id] = life.steps[back - 1].new
+            return
+    raise Barren

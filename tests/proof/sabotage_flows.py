@@ -47,7 +47,7 @@ def first_is_enough(plan: Any) -> Any:
     return sabotaged
 
 
-def _without(kind: type[Any]) -> Callable[[Any], Any]:
+def without(kind: type[Any]) -> Callable[[Any], Any]:
     def around(plan: Any) -> Any:
         def sabotaged(*arguments: Any) -> Any:
             decided = plan(*arguments)
@@ -147,7 +147,7 @@ FLOWS: tuple[Defence, ...] = (
     _decided("if_failed: cancel", told(if_failed="run"), red.bad_end),
     _decided("if_failed: hold", told(if_failed="run"), red.hold),
     _decided("conditions", told(condition=None), red.untaken),
-    _decided("what was stopped comes back", planned(_without(Block)), red.comes_back),
+    _decided("what was stopped comes back", planned(without(Block)), red.comes_back),
     _decided("but not what a person has cancelled", planned(always_because_of_parents), red.stays_cancelled),
     Defence(
         "what is stopped stops others", "sqlite", replaced(rowlock.stores.flows, "lines", lambda _: []), red.bad_end

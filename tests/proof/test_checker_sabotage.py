@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 import rowlock.core.flows
 import rowlock.stores.flows
+from rowlock.core.flows import Block
 from rowlock.core.moves import Order, Refusal, Requeue, Rescue
 from rowlock.stores import sql
 from rowlock.stores.sqlite import moves as sqlite_moves
@@ -136,6 +137,7 @@ FLOWS: dict[str, Switch] = {
     "conditions are not looked at": sabotage_flows.told(condition=None),
     "all conditions are false": replaced(rowlock.core.flows, "holds", lambda *_: False),
     "what a person has cancelled comes back": sabotage_flows.planned(sabotage_flows.always_because_of_parents),
+    "what was stopped stays cancelled": sabotage_flows.planned(sabotage_flows.without(Block)),
     "what is stopped stops nobody": replaced(rowlock.stores.flows, "lines", lambda _: []),
     "payloads are not filled in": replaced(rowlock.core.flows, "filled", lambda payload, _: payload),
 }
