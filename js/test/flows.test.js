@@ -26,7 +26,7 @@ test("a chain runs in order, and hands on results", async () => {
   const before = await jobs.enqueue(first, {});
   const beside = await jobs.enqueue(`${first}.beside`, {});
   const last = { topic: third, payload: { n: { $result: `${second}.n` } }, after: [beside] };
-  const made = await jobs.chain([before, { topic: second, payload: { n: 1 } }, last], { name: "three" });
+  const made = await jobs.chain([before, { topic: second, payload: { n: 1 } }, last], { name: "three", ifFailed: "hold" });
   assert.deepEqual([made.name, Object.keys(made.jobs)], ["three", [second, third]]);
   await finish(first);
   await statuses(made.id, { [second]: "pending", [third]: "blocked" });
@@ -52,7 +52,7 @@ test("create, get, list, cancel a branch, requeue, release, delete", async () =>
   assert.deepEqual([flow.status, flow.jobs, nodes.length, edges.length], ["running", 3, 3, 2]);
   assert.equal(edges.find((edge) => edge.child === made.jobs.mail.id).when, "pay.result.amount > 100");
   assert.deepEqual((await flows.list({ name }).all()).map((one) => one.id), [made.id]);
-  await jobs.chain([{ topic, payload: {} }], { name });
+  await jobs.chain([{ topic, payload: {} }], { name, ifFailed: "run" });
   const seen = [];
   for await (const one of flows.list({ name, limit: 1 })) seen.push(one.jobs);
   assert.deepEqual(seen, [1, 3]);

@@ -217,9 +217,10 @@ describe("rowlock-worker", { concurrency: 6 }, () => {
     write(path, "export const workers = { t() {} };");
     await says({ given: ["--lease", "soon"] }, 2, /--lease: must be a number, not "soon"/);
     await says({ given: ["--log-level", "loud"] }, 2, /--log-level: must be one of debug, info/);
-    await says({ given: ["--topics", "t,u"] }, 1, /no handler of the topic "u". There are t/);
-    await says({}, 1, /needs a token/, { ROWLOCK_TOKEN: "" });
-    await says({}, 1, /needs the address of a server/, { ROWLOCK_API: "" });
+    await says({ given: ["--concurrency", "0"] }, 2, /concurrency/);
+    await says({ given: ["--topics", "t,u"] }, 2, /no handler of the topic "u". There are t/);
+    await says({}, 2, /needs a token/, { ROWLOCK_TOKEN: "" });
+    await says({}, 2, /needs the address of a server/, { ROWLOCK_API: "" });
     await says({}, 1, /refused the worker: .*rowlock token create NAME --scope worker/s, { ROWLOCK_TOKEN: "rlk_wrong" });
   });
 

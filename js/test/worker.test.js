@@ -53,6 +53,7 @@ describe("a worker", { concurrency: 8 }, () => {
     const { run } = await working(t, async ({ payload, version }) => {
       if (payload.how === "final") throw new Final("no such customer");
       if (payload.how === "text") throw "plain \ud800 text"; // half of a surrogate pair
+      if (payload.how === "object") throw { code: 7 };
       if (version === 1) throw new Snooze(0.1);
       return version;
     });
@@ -62,6 +63,7 @@ describe("a worker", { concurrency: 8 }, () => {
     const snoozed = await ended(await run());
     assert.deepEqual([snoozed.status, snoozed.result, snoozed.retries], ["completed", 2, 0]);
     assert.match((await ended(await run({ how: "text" }, { maxRetries: 0 }))).last_error, /plain . text/);
+    assert.match((await ended(await run({ how: "object" }, { maxRetries: 0 }))).last_error, /{"code":7}/);
   });
 
   test("a result that can't be stored fails for good, and says where the problem is", async (t) => {

@@ -410,7 +410,7 @@ async def test_a_chain_behind_jobs_that_are_there(jobs: Jobs) -> None:
 
 
 async def test_pages_of_flows(jobs: Jobs) -> None:
-    made_ids = [(await jobs.chain(("mail", {}), ("mail", {}))).id for _ in range(5)]
+    made_ids = [(await jobs.chain(("mail", {}), ("mail", {}), if_failed="run")).id for _ in range(5)]
     page = await jobs.flows.list(limit=2)
     found = [one.id for one in page.items]
     while page.next is not None:

@@ -80,7 +80,7 @@ function watch(grace) {
 }
 async function work(file, given) {
     const log = (level, text) => void process.stderr.write(`${new Date().toISOString()} ${level} ${text}\n`);
-    const worker = new Worker(await load(file), {
+    const worker = make(await load(file), {
         url: given.url,
         token: given.token,
         name: given.name,
@@ -110,6 +110,14 @@ async function work(file, given) {
     await worker.done;
     log("info", "the worker has stopped");
     process.exit(isCrashed ? 1 : 0);
+}
+function make(...given) {
+    try {
+        return new Worker(...given);
+    }
+    catch (error) {
+        throw new Usage(error.message);
+    }
 }
 function onSignals(stop) {
     let first;

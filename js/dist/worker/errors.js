@@ -7,7 +7,15 @@ export function typeOf(error) {
     return String(error.name === "Error" && error.constructor.name ? error.constructor.name : error.name);
 }
 export function messageOf(error) {
-    return wellFormed(String(error instanceof Error ? error.message : error)).slice(0, MOST_TEXT);
+    return wellFormed(error instanceof Error ? error.message : textOf(error)).slice(0, MOST_TEXT);
+}
+function textOf(value) {
+    try {
+        return (typeof value === "object" && JSON.stringify(value)) || String(value);
+    }
+    catch {
+        return "an object that JSON can't hold";
+    }
 }
 export function errorText(error) {
     const stacks = [];

@@ -85,7 +85,7 @@ function watch(grace: number): void {
 
 async function work(file: string, given: Given): Promise<void> {
   const log = (level: Level, text: string): void => void process.stderr.write(`${new Date().toISOString()} ${level} ${text}\n`);
-  const worker = new Worker(await load(file), {
+  const worker = make(await load(file), {
     url: given.url,
     token: given.token,
     name: given.name,
@@ -115,6 +115,14 @@ async function work(file: string, given: Given): Promise<void> {
   await worker.done;
   log("info", "the worker has stopped");
   process.exit(isCrashed ? 1 : 0); // timers of handlers must not keep it
+}
+
+function make(...given: ConstructorParameters<typeof Worker>): Worker {
+  try {
+    return new Worker(...given);
+  } catch (error) {
+    throw new Usage((error as Error).message);
+  }
 }
 
 function onSignals(stop: (signal: string) => void): void {

@@ -11,7 +11,15 @@ export function typeOf(error: unknown): string {
 }
 
 export function messageOf(error: unknown): string {
-  return wellFormed(String(error instanceof Error ? error.message : error)).slice(0, MOST_TEXT);
+  return wellFormed(error instanceof Error ? error.message : textOf(error)).slice(0, MOST_TEXT);
+}
+
+function textOf(value: unknown): string {
+  try {
+    return (typeof value === "object" && JSON.stringify(value)) || String(value);
+  } catch {
+    return "an object that JSON can't hold";
+  }
 }
 
 /** Return the stack of the error and of its causes. The last line says type and message: lists of jobs show that line. */
