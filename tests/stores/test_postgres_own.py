@@ -21,6 +21,7 @@ from rowlock.stores.postgres.store import PostgresStore
 from tests.closing import connected, opening
 from tests.proxy import Proxy
 from tests.servers import PostgresServer
+from tests.stores.flow_maker import made, node
 from tests.stores.harness import claim_by, job, lanes, settlement
 from tests.waiting import PATIENCE, until
 
@@ -316,6 +317,20 @@ async def test_closing_ends_what_unblocks_jobs_but_does_not_wait_for_a_server_th
             assert store._advancing is None
         unblocking.cancel()
         await asyncio.wait([unblocking])
+
+
+async def test_nobody_waits_for_the_end_of_a_long_chain(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rowlock.stores.postgres.store.ADVANCING", 0.0)
+    names = [f"n{n}" for n in range(30)]
+    before = [[], *([name] for name in names)]
+    chain = await made(store, {name: node(*after) for name, after in zip(names, before, strict=False)})
+    assert (await store.move([chain["n0"]], Cancel(by="ann")))[0].done
+    assert store._advancing is not None
+
+    async def are_cancelled() -> bool:
+        return set((await chain.statuses()).values()) == {Status.CANCELLED}
+
+    await until(are_cancelled)
 
 
 # ── When a store may be used ──

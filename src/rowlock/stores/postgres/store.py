@@ -138,6 +138,8 @@ MARK_ATTEMPTS = 100  # of a checkpoint or a wait; it is repeated if its rows cha
 RINGS = 0.01  # seconds between two in which an insert rings: a NOTIFY takes a global lock when it commits
 FEW_LINED = 10  # times as large a batch is tried without lines: a flow's root may be alone among its children
 LINED = 1.0  # seconds for which completions are settled with their lines, after some of them stood in one
+ADVANCING = 1.0  # seconds that a caller waits for the jobs behind its own. The end of a long chain takes 4 ms per job
+BRIEFLY = 0.1  # … that a worker waits
 NOTHING = Claimed([], contended=False, next_due=None)
 _PARTITIONS = 600.0  # seconds between two looks at the archive's partitions
 _TRAITS = Traits(any_loop=False, is_private=False, watches_commits=False)
@@ -402,9 +404,10 @@ class PostgresStore:
     async def _advance(self, *, once: bool = False) -> set[str]:
         """Unblock jobs, and return their ids. `once`: no more than a batch, so that workers can begin with these. A
         task unblocks the rest meanwhile."""
+        until = time.monotonic() + (BRIEFLY if once else ADVANCING)
         heads: set[str] = set()
         more = True
-        while more and not (once and heads):
+        while more and not (once and heads) and time.monotonic() < until:
             new, more = await self._advance_batch()
             heads |= new
         if more:
