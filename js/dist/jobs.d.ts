@@ -34,8 +34,8 @@ export declare class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
      */
     enqueue<Topic extends TopicOf<Topics>>(topic: Topic, payload: Topics[Topic]["payload"], options?: EnqueueOptions): Promise<string>;
     /**
-     * Add many jobs, in requests of up to 1,000 jobs or 1 MiB. Each request adds all of its jobs or none. If a later request fails, the jobs of
-     * the earlier ones stay. To repeat such a call safely, give each job an `id`.
+     * Add many jobs, in requests of up to 1,000 jobs or 1 MiB. Each request adds all of its jobs or none; those of earlier requests stay. To
+     * repeat the call safely, give each job an `id`.
      */
     enqueueMany(jobs: readonly NewJob<Topics>[], { signal }?: Abortable): Promise<Enqueued[]>;
     /**

@@ -1,4 +1,4 @@
-import { Conflict, WaitTimeout } from "./errors.js";
+import { Conflict, RequestError, WaitTimeout } from "./errors.js";
 import { createFlow } from "./flows.js";
 import { newId } from "./ids.js";
 import { List } from "./pages.js";
@@ -40,7 +40,7 @@ export class JobsClient {
             }
             catch (error) {
                 if (!isOwn(error) || jobs.slice(done.length, done.length + items.length).some((job) => job.id))
-                    throw error;
+                    throw renumbered(error, done.length);
                 done.push(...items.map(({ named: { id, topic } }) => ({ id, topic, status: null, run_at: null, created: null, existing: false })));
             }
         }
@@ -179,4 +179,12 @@ export class JobsClient {
 }
 function isEnded(job) {
     return ENDED.has(job.status) || (!LIVE.has(job.status) && job.finished_at !== null);
+}
+function renumbered(error, by) {
+    if (error instanceof RequestError) {
+        for (const name of ["message", "field"]) {
+            Object.assign(error, { [name]: error[name]?.replace(/^jobs\[(\d+)/, (_, n) => `jobs[${+n + by}`) });
+        }
+    }
+    return error;
 }

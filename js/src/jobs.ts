@@ -1,7 +1,7 @@
 import type {
   BatchItem, CloneBody, EnqueuedBody, Event as JobEvent, FlowCreated, ListAnswer, LiveJob, LogLine, RequeueBody, StatsAnswer, UpdateBody, WhyBody,
 } from "./api.ts";
-import { Conflict, WaitTimeout } from "./errors.ts";
+import { Conflict, RequestError, WaitTimeout } from "./errors.ts";
 import { createFlow, type FlowJob } from "./flows.ts";
 import { newId } from "./ids.ts";
 import { List } from "./pages.ts";
@@ -62,8 +62,8 @@ export class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
   }
 
   /**
-   * Add many jobs, in requests of up to 1,000 jobs or 1 MiB. Each request adds all of its jobs or none. If a later request fails, the jobs of
-   * the earlier ones stay. To repeat such a call safely, give each job an `id`.
+   * Add many jobs, in requests of up to 1,000 jobs or 1 MiB. Each request adds all of its jobs or none; those of earlier requests stay. To
+   * repeat the call safely, give each job an `id`.
    */
   async enqueueMany(jobs: readonly NewJob<Topics>[], { signal }: Abortable = {}): Promise<Enqueued[]> {
     const whole = jobs.map((job) => {
@@ -76,7 +76,7 @@ export class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
         const ask = { text, signal, repeatable: true };
         done.push(...(await this.#requests.send<{ items: Enqueued[] }>("POST", "/api/jobs/enqueue/batch", ask)).items);
       } catch (error) {
-        if (!isOwn(error) || jobs.slice(done.length, done.length + items.length).some((job) => job.id)) throw error;
+        if (!isOwn(error) || jobs.slice(done.length, done.length + items.length).some((job) => job.id)) throw renumbered(error, done.length);
         done.push(...items.map(({ named: { id, topic } }) => ({ id, topic, status: null, run_at: null, created: null, existing: false })));
       }
     }
@@ -264,4 +264,14 @@ export class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
 
 function isEnded(job: { status: string; finished_at: string | null }): boolean {
   return ENDED.has(job.status) || (!LIVE.has(job.status) && job.finished_at !== null); // a status of a later version
+}
+
+/** Let a refusal name the place in the whole list, not in its request. */
+function renumbered(error: unknown, by: number): unknown {
+  if (error instanceof RequestError) {
+    for (const name of ["message", "field"] as const) {
+      Object.assign(error, { [name]: error[name]?.replace(/^jobs\[(\d+)/, (_, n) => `jobs[${+n + by}`) });
+    }
+  }
+  return error;
 }

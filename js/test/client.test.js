@@ -77,6 +77,9 @@ test("enqueueMany: a request is added as a whole or not at all", async () => {
   const bad = [{ topic, payload: {} }, { topic, payload: {}, maxRetries: -1 }];
   await assert.rejects(jobs.enqueueMany(bad), (error) => error instanceof rowlock.BadRequest && /max_retries/.test(error.field));
   assert.equal((await jobs.stats({ topic })).pending, 0);
+  const late = Array.from({ length: 1002 }, (_, n) => ({ topic, payload: {}, maxRetries: n === 1001 ? -1 : 1 }));
+  await assert.rejects(jobs.enqueueMany(late), { field: "jobs[1001].max_retries", message: /^jobs\[1001\]\.max_retries/ });
+  assert.equal((await jobs.stats({ topic })).pending, 1000);
 });
 
 test("list: all pages, one page, filters", async () => {
