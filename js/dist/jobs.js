@@ -52,8 +52,7 @@ export class JobsClient {
         for (const job of jobs) {
             if (typeof job !== "string") {
                 const id = job.id ?? newId();
-                const behind = [...(job.after ?? []), ...after];
-                links.push({ ...(behind.length > 0 && { ifFailed }), ...job, id, after: behind });
+                links.push({ ifFailed, ...job, id, after: [...(job.after ?? []), ...after] });
                 after = [id];
             }
             else if (links.length)

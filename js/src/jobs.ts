@@ -96,8 +96,7 @@ export class JobsClient<Topics extends TopicMap<Topics> = AnyTopics> {
     for (const job of jobs) {
       if (typeof job !== "string") {
         const id = job.id ?? newId();
-        const behind = [...(job.after ?? []), ...after];
-        links.push({ ...(behind.length > 0 && { ifFailed }), ...job, id, after: behind });
+        links.push({ ifFailed, ...job, id, after: [...(job.after ?? []), ...after] });
         after = [id];
       } else if (links.length) throw new TypeError("Ids of jobs that are there come first");
       else after.push(job);

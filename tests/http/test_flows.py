@@ -217,7 +217,6 @@ BAD: list[tuple[dict[str, Any], int, str, str]] = [
     (one(when="a.payload = 1"), 400, "bad_rule", "jobs[1].when"),
     (one(when="@request.auth.id = 1"), 400, "bad_rule", "jobs[1].when"),
     (one(after=[], when="a.status = 'failed'"), 400, "needs_after", "jobs[1].when"),
-    (one(after=[], if_failed="hold"), 400, "needs_after", "jobs[1].if_failed"),
     (one(if_failed="wait"), 400, "bad_value", "jobs[1].if_failed"),
     (one(after="a"), 400, "bad_value", "jobs[1].after"),
     (one(topic="t t"), 400, "bad_characters", "jobs[1].topic"),

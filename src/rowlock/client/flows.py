@@ -193,8 +193,6 @@ class FlowDraft:
             if origin != self._added[name].node.id:
                 problem = f"is the result of a node {name} of another flow"
                 raise InvalidInput(field, "unknown_parent", problem)
-        if not parents and policy != "cancel":
-            raise InvalidInput("if_failed", "needs_after", "is about the jobs of `after`: give them")
         named: Collection[str] = ()
         if when is not None:
             if not parents:
@@ -379,7 +377,6 @@ F = TypeVar("F", bound=FlowDraft)
 
 def chained(flow: F, jobs: Sequence[Draftable | str], if_failed: IfFailed) -> F:
     """Put jobs behind each other. Ids of jobs that are there come first."""
-    check_if_failed(if_failed)
     last: list[Node[Any]] = []
     for n, job in enumerate(jobs):
         if isinstance(job, str):
@@ -388,7 +385,7 @@ def chained(flow: F, jobs: Sequence[Draftable | str], if_failed: IfFailed) -> F:
                 raise InvalidInput(f"jobs[{n}]", "id_behind", problem)
             last.append(flow.job(job))
         else:
-            last = [flow.add(job, after=last, if_failed=if_failed if last else "cancel")]
+            last = [flow.add(job, after=last, if_failed=if_failed)]
     return flow
 
 

@@ -74,7 +74,7 @@ CODES: dict[str, tuple[int, str]] = {
     "key_not_text": (400, "A key of an object is not a text."),
     "missing": (400, "A required field is missing."),
     "naive_time": (400, "A time has no time zone. Write Z for UTC."),
-    "needs_after": (400, "`when` and `if_failed` are about the jobs of `after`, and none is given."),
+    "needs_after": (400, "`when` is about the jobs of `after`, and none is given."),
     "needs_by": (400, "A limit for one value needs the field: `by`."),
     "needs_cancel": (400, '`if_live` "replace" needs a template whose jobs can be cancelled.'),
     "needs_key": (400, "`if_live`, `debounce` and `throttle` are about jobs with the same key, and none is given."),
