@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import rowlock
+import rowlock.errors
 
 HEAVY = {
     "sqlite3",
@@ -31,5 +32,7 @@ def test_importing_loads_no_driver_and_no_framework() -> None:
 def test_every_public_name_is_there_when_it_is_asked_for() -> None:
     assert {name for name in rowlock.__all__ if getattr(rowlock, name, None) is None} <= {"INJECTED"}
     assert set(rowlock.__all__) <= set(dir(rowlock))
+    found = {name: value for name, value in vars(rowlock.errors).items() if isinstance(value, type)}
+    assert {name for name, one in found.items() if issubclass(one, rowlock.RowlockError)} <= set(rowlock.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         rowlock.nothing  # noqa: B018 - the attribute access is the test

@@ -13,6 +13,8 @@ HEAD = """\
 
 Every error is `application/problem+json` with one of these codes: see [http.md](http.md#conventions). A code is stable
 and has one status. `field` names the wrong part of the request. `make format` writes this page from the code.
+
+In Python, each exception can be imported from `rowlock`: `from rowlock import IdTaken, InvalidState, StoreBusy`.
 """
 
 

@@ -58,7 +58,8 @@ def test_put_see_clear(shell: Shell) -> None:
     assert nothing == {"name": "mail", "cleared": 0}
     assert shell.json("limits", "clear", "mail", "--field", "scope_id") == {"name": "mail", "cleared": 2}
     assert shell("limits", "clear", "mail").stdout == "1 limit of mail cleared\n"
-    assert "mail: no such limit was put" in shell("limits", "clear", "mail", code=1).stderr
+    again = shell("limits", "clear", "mail", code=1)
+    assert (again.stdout, "mail: no such limit was put" in again.stderr) == ("", True)
     audited = {(one["action"], one["reason"], one["by"][:3]) for one in shell.json("audit")["items"]}
     assert {("limit.put", "slow", "cli"), ("limit.put", None, "ann"), ("limit.clear", None, "cli")} <= audited
 
@@ -92,7 +93,10 @@ def test_put_tells_of_limits_with_another_name(shell: Shell) -> None:
     told = ("limits", "put", "mail", "--max", "6")
     assert shell(*told).stdout == "mail: 6 at once\nmail also has the limit smtp: 1 at once\n"
     assert shell.json(*told)["also"] == ["smtp"]
-    assert shell("limits", "put", "smtp", "--max", "2").stdout == "smtp: 2 at once\n"
+    smtp = shell("limits", "put", "smtp", "--max", "2")
+    assert (smtp.stdout, smtp.stderr) == ("smtp: 2 at once\n", "")
+    typo = shell("limits", "put", "smtpp", "--max", "2")
+    assert (typo.stdout, "Did you mean 'smtp'?" in typo.stderr) == ("smtpp: 2 at once\n", True)
 
 
 def test_limits_that_were_put_before_the_code(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:

@@ -471,8 +471,9 @@ def test_the_result_of_a_node_stands_for_itself() -> None:
         "$of": "an id",
     }
     assert repr(result.amount) == "<the result of pay.amount>"
-    with pytest.raises(TypeError, match="not there yet"):
-        list(result)
+    for use in (list, str, bool, lambda one: one == 3, lambda one: one != 3):
+        with pytest.raises(TypeError, match="not there yet"):
+            use(result)
     with pytest.raises(AttributeError):
         _ = result.__wrapped__
 

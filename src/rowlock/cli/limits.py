@@ -12,6 +12,7 @@ from rowlock.cli.exits import Exit
 from rowlock.cli.groups import Group
 from rowlock.cli.options import Span, together
 from rowlock.cli.show import how_many, is_fancy, items, moment, note, number, print_heading, print_table
+from rowlock.cli.spelling import guess_topic
 from rowlock.client.limits import Kind, LimitInfo, UsedBy
 from rowlock.core.job import Job
 from rowlock.core.limits import Concurrency, Fair, Limit, Rate
@@ -184,7 +185,10 @@ def put(
     limit = _limit(most, per, burst, field, fair, weights)
 
     async def go(jobs: Jobs) -> list[LimitInfo]:
+        names = {one.name for one in await jobs.limits.list()}
         await jobs.limits.put(name, limit, value=value, reason=db.reason)
+        if name not in names and (guess := await guess_topic(jobs, name, names)) is not None:
+            note(f"rowlock: no job, no worker and no other limit has the name {name!r}. It is put all the same.{guess}")
         return [one for one in await jobs.limits.get(name) if one.name != name]
 
     others = db.run(go)
@@ -243,8 +247,8 @@ def clear(db: Database, name: str, kind: str | None, field: str | None, value: s
         return await jobs.limits.clear(name, kind=meant, field=field, value=value, reason=db.reason)
 
     cleared = db.run(go)
-    text = f"{how_many(cleared, 'limit')} of {name} cleared" if cleared else ""
-    db.tell({"name": name, "cleared": cleared}, text)
+    if cleared or db.wants_json:
+        db.tell({"name": name, "cleared": cleared}, f"{how_many(cleared, 'limit')} of {name} cleared")
     if not cleared:
         note(f"{name}: no such limit was put, so none was cleared; rowlock limits list has all limits")
         sys.exit(Exit.REFUSED)

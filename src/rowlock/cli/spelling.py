@@ -21,9 +21,9 @@ def did_you_mean(word: str, known: Iterable[str], *, likeness: float = _LIKE) ->
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-async def guess_topic(jobs: Jobs, topic: str) -> str | None:
+async def guess_topic(jobs: Jobs, topic: str, others: Iterable[str] = ()) -> str | None:
     """Return a suggestion for a topic that no job and no worker has, "" if no known topic resembles it. Return None if
-    the topic is known, or if the database does not answer."""
+    the topic is known, or if the database does not answer. `others`: more words that may be meant."""
     try:
         known = {name for worker in await jobs.workers.list() for name in worker.topics}
         if topic in known:  # the usual case: no need to count jobs
@@ -31,4 +31,4 @@ async def guess_topic(jobs: Jobs, topic: str) -> str | None:
         known |= (await jobs.stats()).topics.keys()
     except RowlockError:  # a suggestion must not make the command fail
         return None
-    return None if topic in known else did_you_mean(topic, known, likeness=_LIKE_A_TOPIC)
+    return None if topic in known else did_you_mean(topic, known.union(others), likeness=_LIKE_A_TOPIC)

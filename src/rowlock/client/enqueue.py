@@ -158,15 +158,23 @@ async def refuse_other_content(store: Store, jobs: Sequence[NewJob]) -> None:
     """Raise IdTaken if a job with the caller's id exists with other content. The same content may be enqueued again."""
     found = await store.read([job.id for job in jobs], Job)
     there = {job_id: (job.topic, job.payload) for job_id, job in found.items()}
-    # A newer enqueue may have replaced the payload of such a job.
-    debounced = {job_id for job_id, job in found.items() if job.if_live == DEBOUNCE}
+    # A newer enqueue may have replaced the payload of such a job, but not its key.
+    debounced = {job_id: _place(job) for job_id, job in found.items() if job.if_live == DEBOUNCE}
     for job in jobs:
         content = (job.topic, codec.decode(job.payload))
         topic, payload = there.setdefault(job.id, content)  # also for the same id twice in one call
         if topic != job.topic:
             raise IdTaken(job.id, "topic")
-        if payload != content[1] and not (job.debounce is not None and job.id in debounced):
+        if job.debounce is not None and job.id in debounced:
+            if debounced[job.id] != _place(job):
+                raise IdTaken(job.id, "key or scope")
+        elif payload != content[1]:
             raise IdTaken(job.id, "payload")
+
+
+def _place(job: Job | NewJob) -> tuple[str | None, str | None, str | None]:
+    """Return what makes the key of a job unique in its topic."""
+    return job.key, job.scope, job.scope_id
 
 
 class Inserts:

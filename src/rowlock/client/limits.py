@@ -233,7 +233,7 @@ def _checked(name: str, limit: Limit, value: object) -> Put:
     if isinstance(limit, Fair):
         raise InvalidInput("value", "not_here", "fair shares have weights for values: Fair(by, weights={…})")
     if limit.by is None:
-        raise InvalidInput("value", "needs_by", "names a value of a field: give the limit a field, too (by=)")
+        raise InvalidInput("value", "needs_by", "names a value of a field: give the limit a field, too: by")
     return Put(checked, limit, _value(value))
 
 

@@ -184,6 +184,11 @@ class NodeResult:
     def __bool__(self) -> bool:
         raise self.__too_early()
 
+    def __eq__(self, other: object) -> bool:
+        raise self.__too_early()
+
+    __hash__ = None  # type: ignore[assignment]  # it can't be compared
+
     def __str__(self) -> str:  # also in an f-string, which would be stored as the text of the payload
         raise self.__too_early()
 

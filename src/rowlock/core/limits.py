@@ -63,7 +63,7 @@ class Rate(Struct, frozen=True, tag_field="kind", tag="rate"):
         _check_count(self.max, "max", "to stop a topic, pause it")
         per: object = self.per
         if isinstance(per, bool) or not isinstance(per, int | float) or not SHORTEST <= per <= LONGEST:
-            problem = f"must be {SHORTEST} to {LONGEST:.0f} seconds (31 days), not {per!r:.40}"
+            problem = f"must be a number of seconds, {SHORTEST} to {LONGEST:.0f} (31 days), not {per!r:.40}"
             raise InvalidInput("per", "out_of_range", problem)
         if self.burst is not None:
             check_whole(self.burst, "burst", 1, self.max)

@@ -248,7 +248,8 @@ class _Reader:
     def _check_end(self, other: Operand, began: int) -> None:
         """Refuse a status with which no job ends: the comparison would always have the same answer."""
         if isinstance(other, Constant) and other.value not in _ENDS:
-            raise self._wrong(f"no job ends as {other.value!r:.40}; there are {', '.join(_ENDS)}", began)
+            given = "null" if other.value is None else repr(other.value)
+            raise self._wrong(f"no job ends as {given:.40}; there are {', '.join(_ENDS)}", began)
 
     def _check_kind(self, name: str, kind: str, op: str, other: Operand, began: int) -> None:
         """`name` is a column or a moment of this kind."""
