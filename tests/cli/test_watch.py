@@ -10,13 +10,22 @@ from rowlock.stores.base import WorkerInfo
 from rowlock.stores.queries import Stats
 from tests.cli.conftest import Shell
 
+NOW = datetime.now(UTC)
 
-def report(shell: Shell, *topics: str, running: int = 1) -> None:
+
+def report(shell: Shell, *topics: str, running: int = 1, lease: float = 30.0) -> None:
     """Write a report of a live worker."""
 
     async def say(jobs: Jobs) -> None:
         worker = WorkerInfo(
-            name="w1", host="box", pid=7, topics=topics, concurrency=4, running=running, lease=30.0, rowlock=__version__
+            name="w1",
+            host="box",
+            pid=7,
+            topics=topics,
+            concurrency=4,
+            running=running,
+            lease=lease,
+            rowlock=__version__,
         )
         await (await jobs._store()).report(worker)
 
@@ -108,10 +117,19 @@ def test_one_picture_of_top(shell: Shell) -> None:
     assert (document["stats"]["pending"], document["workers"][0]["name"]) == (1, "w1")
 
 
+def test_a_worker_that_is_silent_for_longer_than_its_lease_is_gone(shell: Shell) -> None:
+    shell.add()
+    report(shell, "mail")
+    assert "gone" not in shell("workers").stdout + shell("top", "--once").stdout
+    report(shell, "mail", lease=0.0)
+    assert "gone" in shell("workers").stdout
+    assert "gone" in shell("top", "--once").stdout
+
+
 def test_rates_come_from_two_looks() -> None:
-    before = Look(10.0, Stats(pending=5, completed=100, failed=1), [], [])
-    after = Look(12.0, Stats(pending=9, processing=2, completed=120, failed=2, expired=1), [], [])
+    before = Look(10.0, Stats(pending=5, completed=100, failed=1), [], NOW, [])
+    after = Look(12.0, Stats(pending=9, processing=2, completed=120, failed=2, expired=1), [], NOW, [])
     assert rates(before, after) == Rates(enqueued=14.0, completed=10.0, failed=1.0)
     assert rates(after, after) is None
-    assert rates(after, Look(13.0, Stats(), [], [])) == Rates(enqueued=0.0, completed=0.0, failed=0.0)
+    assert rates(after, Look(13.0, Stats(), [], NOW, [])) == Rates(enqueued=0.0, completed=0.0, failed=0.0)
     assert "14.0/s in, 10.0/s done, 1.0/s failed" in headline(after, rates(before, after))

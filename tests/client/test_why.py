@@ -156,7 +156,7 @@ def test_a_holder_that_is_not_heard_of() -> None:
 def test_a_lease_that_ran_out() -> None:
     late = {**HELD, "locked_until": NOW}
     assert why(workers=(worker("w2"),), **late).code == "lease_expired"
-    assert why(workers=(), **late).details[-1] == "No live worker is there to take it back: start one."
+    assert why(workers=(), **late).answer.endswith("no live worker is there to take it back: start one.")
 
 
 def test_a_cancel_that_is_not_acknowledged_yet() -> None:

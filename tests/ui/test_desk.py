@@ -41,6 +41,20 @@ async def test_a_topic_is_paused_until_a_time_and_shows_how_long_it_runs(visitor
     await expect(chart).to_have_count(0)
 
 
+async def test_all_that_needs_attention_can_be_shown(sqlite_visitor: Visitor, sqlite_world: World) -> None:
+    for n in range(12):
+        await sqlite_world.enqueue(None, topic=f"t{n:02}")
+    page = await sqlite_visitor.enter("overview")
+    concerns = page.locator(".attention li").filter(has_text="No live worker knows")
+    last = concerns.filter(has_text="t11;")
+    await expect(concerns.first).to_be_visible()
+    await expect(last).to_have_count(0)
+    await page.get_by_role("button", name="Show all").click()
+    await expect(last).to_be_visible()
+    await page.get_by_role("button", name="Show the first 8").click()
+    await expect(last).to_have_count(0)
+
+
 async def test_workers_show_what_they_run_and_what_a_dead_one_held(visitor: Visitor, world: World) -> None:
     store = await world.store()
     held = await world.enqueue(None, topic="bills")
@@ -240,6 +254,7 @@ async def test_switching_off_the_api_is_asked_for_by_our_own_dialog(
     await dialog.get_by_role("button", name="Switch it off").click()
     await sqlite_visitor.toast("Saved")
     assert not (await access_settings.load(await sqlite_world.store())).settings.http_enabled
+    await page.goto("about:blank")  # ends the page's requests, which are refused now
     sqlite_visitor.complaints.clear()  # the browser reports that nothing is there any more
 
 

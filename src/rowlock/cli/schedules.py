@@ -294,7 +294,7 @@ def _print_one(
             ("job options", options),
             ("state", found.state),
             ("note", _flags(found)),
-            ("next run", _at(found.next_run_at)),
+            ("next run", None if found.is_paused else _at(found.next_run_at)),
             ("last run", _at(found.last_run_at)),
             ("last job", found.last_job_id),
             ("start", exact(found.start)),
@@ -311,7 +311,7 @@ def _print_one(
     print_heading("payload")
     click.echo(pretty(found.payload))
     if times:
-        print_heading("next times")
+        print_heading("next times, once it is resumed" if found.is_paused else "next times")
         _print_times(times)
     if fired:
         print_heading("last times")

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -39,6 +40,7 @@ class Look(Struct, frozen=True):
     at: float
     stats: Stats
     workers: Sequence[WorkerInfo]
+    now: datetime
     running: list[Job]
 
 
@@ -66,9 +68,9 @@ def top(db: Database, once: bool) -> None:
 
 
 async def look(jobs: Jobs) -> Look:
-    stats, workers = await jobs.stats(), await jobs.workers.list()
+    stats, (workers, now) = await jobs.stats(), await workers_command.look(jobs)
     running = (await jobs.list(Filter(statuses=sorted(HELD)), limit=_RUNNING)).items
-    return Look(time.monotonic(), stats, workers, running)
+    return Look(time.monotonic(), stats, workers, now, running)
 
 
 def rates(before: Look, after: Look) -> Rates | None:
@@ -111,7 +113,7 @@ def sections(seen: Look) -> list[tuple[Row, Sequence[Row]]]:
     ]
     return [
         (stats_command.COLUMNS, topics),
-        (workers_command.COLUMNS, [workers_command.row(worker) for worker in seen.workers]),
+        (workers_command.COLUMNS, [workers_command.row(worker, seen.now) for worker in seen.workers]),
         (("id", "topic", "worker", "started", "progress", "stage"), running),
     ]
 

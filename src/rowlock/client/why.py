@@ -75,7 +75,7 @@ def explain(
 
 def is_live(worker: WorkerInfo, now: datetime) -> bool:
     """True if the worker has reported within its lease, and is not stopping."""
-    return not worker.stopping and not _is_silent(worker, now)
+    return not worker.stopping and not is_silent(worker, now)
 
 
 def spell_seconds(seconds: float) -> str:
@@ -291,9 +291,10 @@ def _processing(job: Job, now: datetime, workers: Sequence[WorkerInfo]) -> Why:
     details = _holder(job, now, workers)
     if job.locked_until is not None and job.locked_until <= now:
         lease = f"the lease of {job.locked_by} ran out at {_when(job.locked_until, now)}"
+        will = "another worker will take it back"
         if not any(is_live(worker, now) for worker in workers):
-            details.append("No live worker is there to take it back: start one.")
-        return Why("lease_expired", f"Its worker seems to be gone: {lease}; another will take it back.", details)
+            will = "no live worker is there to take it back: start one"
+        return Why("lease_expired", f"Its worker seems to be gone: {lease}; {will}.", details)
     if job.started_at is None:
         since = f" since {_when(job.claimed_at, now)}" if job.claimed_at else ""
         return Why("claimed", f"Worker {job.locked_by} holds it{since} and has not started it yet.", details)
@@ -380,14 +381,14 @@ def last_line(error: str) -> str:
     return lines[-1] if lines else ""
 
 
-def _is_silent(worker: WorkerInfo, now: datetime) -> bool:
+def is_silent(worker: WorkerInfo, now: datetime) -> bool:
     return worker.seen is None or (now - worker.seen).total_seconds() > worker.lease
 
 
 def _absence(worker: WorkerInfo, now: datetime) -> str:
     if worker.seen is None:
         return f"{worker.name} was never seen"
-    if _is_silent(worker, now):
+    if is_silent(worker, now):
         return f"{worker.name} was last seen at {_when(worker.seen, now)}"
     return f"{worker.name} is stopping"
 

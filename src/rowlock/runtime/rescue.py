@@ -92,7 +92,7 @@ async def main() -> None:
                 except StoreError as error:
                     await asyncio.sleep(backoff.failed(error))
                 else:
-                    log.warning("took back %d jobs of worker %s, %d of them are charged", held, order.worker, charged)
+                    log.warning("took back the jobs of worker %s: %d, %d of them charged", order.worker, held, charged)
                     return
 
 
