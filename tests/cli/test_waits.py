@@ -42,6 +42,13 @@ def test_a_signal(shell: Shell) -> None:
     assert (line["action"], line["reason"], line["data"]["id"]) == ("signal", "by phone", "a-1")
 
 
+def test_a_signal_that_the_job_does_not_wait_for_is_kept_with_a_word(shell: Shell) -> None:
+    job_id = made(shell)
+    assert "waits for the signal 'decision'. 'decison' is kept" in shell("jobs", "signal", job_id, "decison").stderr
+    assert shell("jobs", "signal", job_id, "decision").stderr == ""
+    assert shell("jobs", "signal", job_id, "later").stderr == ""  # the job waits for none
+
+
 def test_a_signal_for_nobody(shell: Shell) -> None:
     shell("migrate")
     nobody = "01a1e162-3749-7000-84cb-b064e212c1d0"

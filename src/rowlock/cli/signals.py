@@ -7,7 +7,8 @@ import click
 from rowlock.cli.connect import Database, actor, database
 from rowlock.cli.jobs import print_jobs
 from rowlock.cli.options import Json
-from rowlock.cli.show import job_document
+from rowlock.cli.show import job_document, note
+from rowlock.core.waits import signal_of
 
 
 @click.command()
@@ -24,6 +25,9 @@ def signal(db: Database, job_id: str, name: str, data: Any, signal_id: str | Non
     """
     job = db.run(lambda jobs: jobs.signal(job_id, name, data, id=signal_id, reason=db.reason))
     db.tell(job_document(job), lambda: print_jobs([job]))
+    awaited = signal_of(job.waits_for)
+    if awaited is not None and awaited != name and not awaited.startswith("@"):
+        note(f"rowlock: the job waits for the signal {awaited!r}. {name!r} is kept until its handler asks for it.")
 
 
 @click.command()
