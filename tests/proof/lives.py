@@ -137,7 +137,7 @@ class World:
         for life in self.lives:
             self.by_id[life.id].append(life)
         self.unborn: list[Execution] = []  # runs of jobs that never existed
-        for execution in history.executions:
+        for execution in sorted(history.executions, key=lambda one: one.begun):
             mine = self._life_of(execution)
             if mine is None:
                 self.unborn.append(execution)
@@ -155,18 +155,26 @@ class World:
         )
 
     def _life_of(self, run: Execution) -> Life | None:
-        """Return the last of the jobs with this id that the worker had claimed when the run began."""
+        """Return the last of the jobs with this id that the worker had claimed when the run began. Two of them may have
+        been claimed so soon after each other that the clocks can't tell: then the first one without a run has it."""
         lives = self.by_id.get(run.job_id)
         if not lives:
             return None
         begun = self.by_database(run.begun)
+        found: Life | None = None
         for life in reversed(lives):
             claim = life.claims.get(run.version)
             if claim is None or claim.after is None or claim.after["locked_by"] != run.worker:
                 continue
-            if begun is None or claim.after["claimed_at"] <= begun + self.apart:
+            if begun is None:
                 return life
-        return lives[-1]
+            if found is not None and run.version in life.runs:
+                break
+            if claim.after["claimed_at"] <= begun + self.apart:
+                found = life
+            if claim.after["claimed_at"] <= begun - self.apart:
+                break
+        return found or lives[-1]
 
     @property
     def slack(self) -> int:
