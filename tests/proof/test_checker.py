@@ -21,9 +21,9 @@ from tests.proof import (
 from tests.proof.checker import INVARIANTS, NOT_APPLICABLE, check, summary
 from tests.proof.checker_moves import moves
 from tests.proof.flowing_lives import FlowingLives
-from tests.proof.history import Violation
+from tests.proof.history import Execution, History, Violation
 from tests.proof.limited_lives import LimitedLives
-from tests.proof.lives import World
+from tests.proof.lives import Life, Step, World
 from tests.proof.planted import PLANTS
 from tests.proof.planting import SAID, Barren, Garden
 from tests.proof.random_lives import DebouncedLives, PlainLives, RandomLives
@@ -124,6 +124,20 @@ def test_starts_that_come_as_soon_as_they_may_are_lawful() -> None:
             assert "S12" not in {violation.invariant for violation in check(garden.history)}
             return
     pytest.fail("no history has a place for it")
+
+
+@pytest.mark.parametrize("apart", [3_000, 100_000])
+def test_runs_of_an_id_that_is_used_again_belong_to_their_own_jobs(apart: int) -> None:
+    """Also if the clocks can't tell which of the two jobs was claimed before a run."""
+    world = World(History("sqlite", {"monotonic_offset": 1}))
+    for claimed in (10**9, 10**9 + apart):
+        row = {"claimed_at": claimed, "locked_by": "w", "version": 1}
+        world.by_id["j"].append(Life("j", [Step("claim", 1, claimed, 1, row, row, [])]))
+    first, second = world.by_id["j"]
+    for life, claimed in ((first, 10**9), (second, 10**9 + apart)):
+        run = Execution("w", "j", 1, begun=claimed + 500, ended=claimed + 900)
+        assert world._life_of(run) is life
+        life.runs[1] = [run]
 
 
 def _told(found: list[Violation]) -> str:
